@@ -16,7 +16,9 @@ class Digits(Source):
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        return cls() if name == "digits" else None
+        if name != "digits":
+            return None
+        return cls()
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         bunch = _bunch()

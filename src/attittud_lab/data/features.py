@@ -62,7 +62,10 @@ class Column:
 
     @property
     def width(self) -> int:
-        return len(self.levels) + 1 if self.kind == "category" else len(self.mean) + self.indicator
+        """How many features the column has."""
+        if self.kind == "category":
+            return len(self.levels) + 1
+        return len(self.mean) + self.indicator
 
     @classmethod
     def fit(
@@ -71,10 +74,10 @@ class Column:
         """Return the column, or the reason why it is no feature. `guess`: the file does not mark
         which cells are numbers.
         """
-        culprit, kind = f"{where}: column {name!r}", values.type
+        culprit = f"{where}: column {name!r}"
         if name in config.categorical:
             return cls._category(name, texts(values, culprit), culprit)
-        if is_list(kind):
+        if is_list(values.type):
             return cls._numbers(name, "list", _lists(values, None, culprit), culprit)
         read = numbers(values, guess=guess)
         if read is not None:
@@ -83,12 +86,11 @@ class Column:
         if guess:
             _check_mixed(values, culprit)
         if all(text[:1] + text[-1:] == "[]" for text in cells if text):
-            cure = (
+            problem = f"lists that are written as text, such as {short(cells[0], 40)!r}"
+            advice = (
                 "write a list into a parquet or jsonl file, or each number into a column of its own"
             )
-            raise InputError(
-                f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}"
-            )
+            raise InputError(f"{culprit} holds {problem}; {advice}")
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
             return f"a different text in each of the {len(cells)} training examples, as an id has"
@@ -129,7 +131,9 @@ class Column:
         """Whether cells were missing in training, so that the model knows what a missing cell
         means.
         """
-        return "" in self.levels if self.kind == "category" else self.indicator
+        if self.kind == "category":
+            return "" in self.levels
+        return self.indicator
 
     def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
         """Return the features of some rows, n x `width`."""
@@ -139,27 +143,18 @@ class Column:
         if self.kind == "list":
             rows = _lists(values, len(self.mean), culprit)
         else:
-            read = None if is_list(values.type) else numbers(values, guess=True)
+            read = numbers(values, guess=True)
             if read is None:
-                if is_text(values.type):
-                    what = repr(short(_first_text(values) or ""))
-                else:
-                    what = str(values.type)[:60]
-                reason = (
-                    f"{culprit} holds {what} here, but numbers in the primary training examples"
-                )
-                raise InputError(
-                    f"{reason}; correct it, or name the column in data.table.categorical"
-                )
+                raise _not_numbers(values, culprit)
             rows = _finite(read, culprit)[:, None]
-        mean, scale = np.array(self.mean), np.array(self.scale)
+        mean = np.array(self.mean)
+        scale = np.array(self.scale)
         with np.errstate(all="ignore"):  # numbers near the largest may overflow, and are cut
             standard = np.where(scale > 0, (rows - mean) / scale, 0)
-        standard = np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)
-        gaps = np.isnan(rows).any(1, keepdims=True)
-        return np.concatenate(
-            [standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32
-        )
+        parts = [np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)]
+        if self.indicator:
+            parts.append(np.isnan(rows).any(1, keepdims=True))
+        return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def _encode_texts(self, cells: Sequence[str]) -> npt.NDArray[np.float32]:
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
@@ -168,7 +163,9 @@ class Column:
         filled = np.array([bool(text) for text in cells], dtype=bool)
         new = (chosen == others) & filled
         # In a full column they may be texts of training that are too rare for a feature.
-        usual = filled.sum() - 1 if others >= MOST_LEVELS else filled.sum() / 2
+        usual = filled.sum() / 2
+        if others >= MOST_LEVELS:
+            usual = filled.sum() - 1
         if new.any() and new.sum() > usual:
             examples = listed(filter(None, self.levels), 3)
             warn_once(
@@ -205,15 +202,15 @@ class Features:
                 warn_once(f"{rises}; if it is one, {_EXCLUDE}")
         for reason in dict.fromkeys(left_out.values()):
             names = [repr(name) for name, other in left_out.items() if other == reason]
+            columns_are = f"columns {listed(names)} are"
+            them = "them"
             if len(names) == 1:
-                which = f"column {listed(names)} is"
-            else:
-                which = f"columns {listed(names)} are"
-            it = "it" if len(names) == 1 else "them"
-            keep = "" if reason == CONSTANT else f", or in data.table.categorical to keep {it}"
-            warn_once(
-                f"{where}: {which} left out: {reason}; name {it} in data.table.exclude to confirm{keep}"
-            )
+                columns_are = f"column {listed(names)} is"
+                them = "it"
+            advice = f"name {them} in data.table.exclude to confirm"
+            if reason != CONSTANT:
+                advice += f", or in data.table.categorical to keep {them}"
+            warn_once(f"{where}: {columns_are} left out: {reason}; {advice}")
         if not columns:
             raise InputError(
                 f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}"
@@ -229,10 +226,9 @@ class Features:
         # Each feature takes four bytes; meanwhile the features of one column are in double
         # precision.
         widest = max(column.width for column in self.columns)
-        what = f"{count:,} rows with {self.width:,} features"
-        check_memory(
-            count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows"
-        )
+        culprit = f"{count:,} rows with {self.width:,} features"
+        size = count * (4 * self.width + 24 * widest)
+        check_memory(size, culprit, "leave columns out, or give fewer rows")
 
     def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
         """Return the features of rows, n x `width`. Columns that are not features are ignored."""
@@ -263,9 +259,9 @@ class Features:
                     raise InputError(
                         f"{error}; write null (in Python None) where a cell is missing"
                     )
-        cells = {
-            column.name: array([row.get(column.name) for row in rows]) for column in self.columns
-        }
+        cells = {}
+        for column in self.columns:
+            cells[column.name] = array([row.get(column.name) for row in rows])
         try:
             return self.encode(pa.table(cells), listed(names, 1))
         except InputError:
@@ -291,14 +287,16 @@ class Features:
 def counts_by_spelling(cells: Sequence[str]) -> dict[str, int]:
     """Count each text, under its most frequent spelling: TRUE and true are the same text."""
     counts = Counter(cells)
-    total, first = dict[str, int](), dict[str, str]()
+    totals = dict[str, int]()
+    most_frequent = dict[str, str]()  # by the spelling that all formats share
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
-        name = first.setdefault(folded(text), text)
-        total[name] = total.get(name, 0) + counts[text]
-    return total
+        name = most_frequent.setdefault(folded(text), text)
+        totals[name] = totals.get(name, 0) + counts[text]
+    return totals
 
 
 def cells_are_text(table: pa.Table) -> bool:
+    """Return whether the file of a table does not distinguish numbers from text."""
     return b"cells" in (table.schema.metadata or {})
 
 
@@ -322,7 +320,9 @@ def array(values: Sequence[Any]) -> Any:
 
 
 def _cell(value: Any) -> str | None:
-    return None if value is None or value != value else str(value)
+    if value is None or value != value:  # NaN differs from itself
+        return None
+    return str(value)
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
@@ -339,8 +339,10 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
         raise InputError(
             f"{where}: its splits have different columns ({sides}); leave some out with data.table.exclude"
         )
+    if len(parts) < 2:
+        return parts[0]
     try:
-        return pa.concat_tables(parts, promote_options="permissive") if parts[1:] else parts[0]
+        return pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         reason = f"its splits have columns of different types ({one_line(error, 200)})"
         raise InputError(
@@ -353,7 +355,9 @@ def plain(values: Any) -> Any:
     rows cannot be taken.
     """
     kind = _plain_type(values.type)
-    return values if kind == values.type else values.cast(kind)
+    if kind == values.type:
+        return values
+    return values.cast(kind)
 
 
 def _plain_type(kind: Any) -> Any:
@@ -361,9 +365,11 @@ def _plain_type(kind: Any) -> Any:
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
-    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(
-        kind, kind
-    )
+    if kind == pa.string_view():
+        return pa.large_string()
+    if kind == pa.binary_view():
+        return pa.large_binary()
+    return kind
 
 
 def is_text(kind: Any) -> bool:
@@ -407,26 +413,38 @@ def _parsed(values: Any) -> tuple[Any, Any, Any]:
     return cells, compute.match_substring_regex(cells, NUMBER), missing
 
 
-def _first_text(values: Any) -> str | None:
-    """The first cell that is neither a number nor missing."""
+def _first_text(values: Any) -> str:
+    """Return the beginning of the first cell that is neither a number nor missing, in quotes."""
     cells, number, missing = _parsed(values)
-    odd = cells.filter(compute.invert(compute.or_(number, missing)))
-    return odd[0].as_py() if len(odd) else None
+    texts_among_numbers = cells.filter(compute.invert(compute.or_(number, missing))).to_pylist()
+    first = texts_among_numbers[0] if texts_among_numbers else ""
+    return repr(short(first))
 
 
 def _check_mixed(values: Any, culprit: str) -> None:
     """Refuse text among numbers: it is more likely a mistake than a category."""
     _, number, missing = _parsed(values)
     if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
-        cure = "correct it, name the column in data.table.categorical if its numbers are only names"
-        problem = (
-            f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
+        problem = f"{culprit} has numbers, but also text such as {_first_text(values)}"
+        advice = (
+            "correct it, name the column in data.table.categorical if its numbers are only names"
         )
-        raise InputError(f"{problem}; {cure}, or {_EXCLUDE}")
+        raise InputError(f"{problem}; {advice}, or {_EXCLUDE}")
+
+
+def _not_numbers(values: Any, culprit: str) -> InputError:
+    """Return the error for new rows that have something else where training had numbers."""
+    content = str(values.type)[:60]
+    if is_text(values.type):
+        content = _first_text(values)
+    reason = f"{culprit} holds {content} here, but numbers in the primary training examples"
+    return InputError(f"{reason}; correct it, or name the column in data.table.categorical")
 
 
 def is_numbered(values: Any, *, guess: bool) -> bool:
-    """Whether whole numbers rise or fall from each row to the next, like a row number or a date."""
+    """Return whether whole numbers rise or fall from each row to the next, like a row number or a
+    date.
+    """
     read = numbers(values, guess=guess)
     if read is None or len(read) < 2 * FEWEST or not np.isfinite(read).all():
         return False
@@ -446,8 +464,8 @@ def texts(values: Any, culprit: str) -> list[str]:
     elif is_number(kind):
         values = values.cast(pa.string())
     elif not is_text(kind):
-        words = "write it as a number, a text or a list of numbers"
-        raise InputError(f"{culprit} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
+        advice = "write it as a number, a text or a list of numbers"
+        raise InputError(f"{culprit} holds {str(kind)[:60]}; {advice}, or {_EXCLUDE}")
     return [text or "" for text in compute.utf8_trim_whitespace(values).to_pylist()]
 
 
@@ -488,8 +506,8 @@ def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
 
 def _finite(values: Numbers, culprit: str) -> Numbers:
     if np.isinf(values).any():
-        cure = "correct it, or leave the cell empty, which counts as missing"
-        raise InputError(f"{culprit} has an infinite number, or one beyond 1.8e308; {cure}")
+        advice = "correct it, or leave the cell empty, which counts as missing"
+        raise InputError(f"{culprit} has an infinite number, or one beyond 1.8e308; {advice}")
     return values
 
 
@@ -502,6 +520,6 @@ def _statistics(values: Numbers) -> tuple[Numbers, Numbers]:
     largest = np.where(largest > 0, largest, 1)
     scaled = values / largest  # the square of a large number would overflow
     constant = np.nanmin(values, axis=0) == np.nanmax(values, axis=0)
-    return np.nanmean(scaled, axis=0) * largest, np.where(
-        constant, 0, np.nanstd(scaled, axis=0) * largest
-    )
+    mean = np.nanmean(scaled, axis=0) * largest
+    deviation = np.where(constant, 0, np.nanstd(scaled, axis=0) * largest)
+    return mean, deviation

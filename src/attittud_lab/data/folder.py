@@ -30,40 +30,42 @@ class ImageFolder(Source):
         if not path.is_dir():
             return None
         if not any(path.iterdir()):
-            cure = "put one folder of images per class into it, or parquet, csv or jsonl files"
-            raise InputError(f"{path}: the folder is empty; {cure}")
+            advice = "put one folder of images per class into it, or parquet, csv or jsonl files"
+            raise InputError(f"{path}: the folder is empty; {advice}")
         return cls(path)
 
     @property
     def splits(self) -> list[str]:
-        """The folders that are splits: one of them must be called train and contain folders."""
+        """Return the folders that are splits; none unless one is called train and has folders."""
         names = {folder.name for folder in _folders_in(self.root)}
         if "train" not in names or not _folders_in(self.root / "train"):
             return []
         return [name for name in _SPLITS if name in names]
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        root = self.root / split if split else self.root
+        root = self.root
+        if split:
+            root = self.root / split
         folders = [inside(self.root, folder) for folder in _folders_in(root)]
-        loose = sum(is_image(path) for path in root.iterdir())
+        loose_images = sum(map(is_image, root.iterdir()))
         if not folders:
-            cure = (
-                f"if it is itself a class, give {root.parent}"
-                if loose
-                else "make one for each class"
-            )
-            raise InputError(f"{root}: it contains no folder of images; {cure}")
+            advice = "make one for each class"
+            if loose_images:
+                advice = f"if it is itself a class, give {root.parent}"
+            raise InputError(f"{root}: it contains no folder of images; {advice}")
         for folder in folders:
             _check_name(folder)
             if folder.name.lower() in _SPLITS and _folders_in(folder):
-                cure = "splits are called train, validation and test in lower case, so rename them"
-                raise InputError(f"{folder}: would be read as a class; {cure}")
-        if loose:
-            warn_once(f"{root}: {counted(loose, 'image')} in no class folder, not read")
+                advice = (
+                    "splits are called train, validation and test in lower case, so rename them"
+                )
+                raise InputError(f"{folder}: would be read as a class; {advice}")
+        if loose_images:
+            warn_once(f"{root}: {counted(loose_images, 'image')} in no class folder, not read")
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
-            images = [path for path in files_in(folder, self.root) if is_image(path)]
+            images = list(filter(is_image, files_in(folder, self.root)))
             if not images:
                 raise InputError(
                     f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it, or "
@@ -71,15 +73,14 @@ class ImageFolder(Source):
                 )
             paths += images
             labels += [number] * len(images)
-        names = [folder.name for folder in folders]
         return Listing(
             str(root),
             "image",
             len(paths),
-            fetch=lambda rows: [paths[i] for i in rows],
+            fetch=lambda rows: [paths[row] for row in rows],
             labels=np.array(labels),
-            classes=names,
-            names=lambda rows: [str(paths[i]) for i in rows],
+            classes=[folder.name for folder in folders],
+            names=lambda rows: [str(paths[row]) for row in rows],
         )
 
 

@@ -18,7 +18,9 @@ class Hub:
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        return cls(name.removeprefix("hf:")) if name.startswith("hf:") else None
+        if not name.startswith("hf:"):
+            return None
+        return cls(name.removeprefix("hf:"))
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name) or ".." in name:

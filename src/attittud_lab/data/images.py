@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,15 @@ class Pixels:
         """
         sides = Counter(side for side, _ in looks[0])
         usual = max(sides, key=lambda side: (sides[side], side))
-        all_grey = all(grey for source in looks for _, grey in source)
-        return cls(1 if all_grey else 3, size or usual)
+        channels = 3
+        if all(grey for _, grey in chain.from_iterable(looks)):
+            channels = 1
+        return cls(channels, size or usual)
 
     def check(self, count: int) -> None:
         """Refuse a size for which `count` images take too much memory, before any is decoded."""
-        what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
-        check_memory(count * self.channels * self.size**2, what, "lower data.image_size")
+        culprit = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
+        check_memory(count * self.channels * self.size**2, culprit, "lower data.image_size")
 
 
 def look_at(part: Part) -> list[tuple[int, bool]]:
@@ -116,7 +119,7 @@ def deep(raws: Sequence[Any], white: int | None) -> list[Any]:
 
 
 def is_deep(image: Image.Image) -> bool:
-    """Whether this is a grey picture whose pixels may be above 255."""
+    """Return whether this is a grey picture whose pixels may be above 255."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
@@ -137,6 +140,7 @@ def _damaged(name: str, error: Exception) -> InputError:
 
 
 def _look(raw: Raw | Deep, where: str) -> tuple[int, bool]:
+    """Return the shorter side of a picture, and whether it is grey."""
     if isinstance(raw, Deep):
         return _look(raw.picture, where)
     if isinstance(raw, np.ndarray):
@@ -166,7 +170,9 @@ def _open(raw: Raw, where: str) -> Image.Image:
 
 def _name(raw: Raw | Image.Image, where: str) -> str:
     """Return what a message calls an image."""
-    return str(raw) if isinstance(raw, Path) else f"{where}: an image"
+    if isinstance(raw, Path):
+        return str(raw)
+    return f"{where}: an image"
 
 
 def decode(
@@ -183,8 +189,9 @@ def decode(
     if isinstance(raw, np.ndarray):
         if raw.shape == (pixels.channels, *shape):
             return raw
-        grey = raw.shape[0] == 1
-        image = Image.fromarray(raw[0] if grey else raw.transpose(1, 2, 0)).convert(mode)
+        # Pillow has no axis for the channel of a grey picture, and the last axis for colours.
+        array = raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)
+        image = Image.fromarray(array).convert(mode)
     else:
         file = raw if isinstance(raw, Image.Image) else _open(raw, where)
         try:
@@ -208,7 +215,9 @@ def decode(
         square = image.crop((left, top, left + side, top + side))
         image = square.resize(shape, Image.Resampling.BILINEAR)
     array = np.asarray(image)
-    return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
+    if pixels.channels == 1:
+        return array[None]
+    return array.transpose(2, 0, 1)
 
 
 def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
@@ -226,7 +235,9 @@ def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
         turn = turns.get(file.getexif().get(0x0112, 1))
     except Exception:  # every format raises its own errors
         return image
-    return image if turn is None else image.transpose(turn)
+    if turn is None:
+        return image
+    return image.transpose(turn)
 
 
 def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image:
@@ -253,7 +264,9 @@ def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image
         image = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, _GROUND)
         return Image.alpha_composite(ground, image).convert("RGB")
-    return image.convert("RGB") if image.mode == "CMYK" else image
+    if image.mode == "CMYK":
+        return image.convert("RGB")
+    return image
 
 
 def decode_all(
@@ -262,7 +275,9 @@ def decode_all(
     """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages
     begin with `where`.
     """
-    places = [where] * len(raws) if isinstance(where, str) else where
+    places = where
+    if isinstance(where, str):
+        places = [where] * len(raws)
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 
     def decode_some(start: int) -> None:

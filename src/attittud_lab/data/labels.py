@@ -23,7 +23,9 @@ from attittud_lab.data.spelling import HALF, NUMBER, folded
 from attittud_lab.errors import InputError, short
 
 _WHOLE = re.compile(r"(?P<sign>-?)(?P<digits>0|[1-9][0-9]*)(\.0*)?")
-_CURE = "a label is a whole number, a text or a list of 0 and 1; convert the column to one of them"
+_ADVICE = (
+    "a label is a whole number, a text or a list of 0 and 1; convert the column to one of them"
+)
 
 
 def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
@@ -40,19 +42,18 @@ def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
         cell = int(cell)
     if names is not None and isinstance(cell, int) and 0 <= cell < len(names):
         return names[cell]
-    return _label_of_text(str(cell))
-
-
-def _label_of_text(text: str) -> str | None:
+    text = str(cell)
     stripped = text.strip()
-    whole = _WHOLE.fullmatch(stripped)
-    if whole is not None:
-        negative = whole["sign"] == "-" and whole["digits"] != "0"
-        return None if negative else whole["digits"]
     if not stripped:
         return None
+    whole = _WHOLE.fullmatch(stripped)
+    if whole is not None:
+        is_negative = whole["sign"] == "-" and whole["digits"] != "0"
+        return None if is_negative else whole["digits"]
     spelling = folded(stripped)
-    return spelling if spelling in ("True", "False") else text
+    if spelling in ("True", "False"):
+        return spelling
+    return text
 
 
 def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[str]]:
@@ -70,12 +71,13 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     if is_text(kind):
         names = None
     elif not (pa.types.is_boolean(kind) or pa.types.is_null(kind) or is_number(kind)):
-        raise InputError(f"{culprit} holds {str(kind)[:60]}; {_CURE}")
+        raise InputError(f"{culprit} holds {str(kind)[:60]}; {_ADVICE}")
     cells = values.to_pylist()
     meaning = {cell: label_of(cell, names) for cell in set(cells)}
     present = {label for label in meaning.values() if label is not None}
     if names is None:
         _check_whole(present, culprit)
+        classes = sorted(present, key=_in_order)
     else:
         unnamed = sorted(present.difference(names), key=_in_order)
         if unnamed:
@@ -83,15 +85,17 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
                 f"has the class number {unnamed[-1]}, but there are only {len(names)} class names"
             )
             raise InputError(f"{culprit} {reason}; correct the labels or the file's metadata")
-    classes = sorted(present, key=_in_order) if names is None else names
+        classes = names
     number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     labels = [number_of.get(meaning.get(cell), -1) for cell in cells]
     return np.array(labels, dtype=np.int64), classes
 
 
 def _in_order(name: str) -> tuple[int, str]:
-    """A key that sorts whole numbers by their size, and other names behind them."""
-    return (len(name), name) if _WHOLE.fullmatch(name) else (sys.maxsize, name)
+    """Return a key that sorts whole numbers by their size, and other names behind them."""
+    if _WHOLE.fullmatch(name):
+        return len(name), name
+    return sys.maxsize, name
 
 
 def _check_whole(classes: Collection[str], culprit: str) -> None:
@@ -104,7 +108,7 @@ def _check_whole(classes: Collection[str], culprit: str) -> None:
         name for name in classes if not _WHOLE.fullmatch(name) and not float(name).is_integer()
     )
     if fractions:
-        raise InputError(f"{culprit} holds fractions such as {short(fractions[0], 40)}; {_CURE}")
+        raise InputError(f"{culprit} holds fractions such as {short(fractions[0], 40)}; {_ADVICE}")
 
 
 def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:
@@ -145,9 +149,13 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
             if isinstance(names, dict):
                 names = names.get(column)
             elif column != usual and not pa.types.is_nested(table[column].type):
-                names = names if len(table[column].unique()) == len(names) else None
+                if len(table[column].unique()) != len(names):
+                    return None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
+    if not isinstance(names, list) or not names:
         return None
-    return [str(name) for name in names]
+    words = [str(name) for name in names]
+    if len(set(words)) != len(words):
+        return None
+    return words

@@ -5,7 +5,7 @@ anything is decoded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, combinations
@@ -35,7 +35,7 @@ from attittud_lab.data.source import (
 )
 from attittud_lab.data.splits import Digests, amount, check_copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
-from attittud_lab.errors import InputError, counted, listed, loose, nearest, short, spellings
+from attittud_lab.errors import InputError, counted, listed, loose, short, spellings
 
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
@@ -62,21 +62,22 @@ class Part:
 
     @property
     def groups(self) -> list[str] | None:
+        """The group of each row; None without groups."""
         groups = self.listing.groups
-        return None if groups is None else [groups[row] for row in self.rows]
+        if groups is None:
+            return None
+        return [groups[row] for row in self.rows]
 
     def raws(self) -> Sequence[Raw]:
-        """The inputs as the source has them: files, bytes, texts or arrays, which are decoded
-        later.
+        """Return the inputs as the source has them: files, bytes, texts or arrays, which are
+        decoded later.
         """
         return self.listing.fetch(self.rows)
 
     def take(self, positions: Rows) -> Part:
-        return replace(
-            self,
-            rows=self.rows[positions],
-            labels=None if self.labels is None else self.labels[positions],
-        )
+        """Return the part with the rows at these positions alone."""
+        labels = None if self.labels is None else self.labels[positions]
+        return replace(self, rows=self.rows[positions], labels=labels)
 
     def drawn(self, size: int, seed: int, groups: Sequence[str] | None = None) -> tuple[Part, Part]:
         """Draw `size` rows, each class in proportion; returns them and the other rows."""
@@ -102,8 +103,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     cannot be trained on.
 
     `pooled`: every training example will be held out once, so neither it nor others of its group
-        may be in an auxiliary
-    source, and validation and test may be empty.
+    may be in an auxiliary source, and validation and test may be empty.
     """
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
@@ -133,9 +133,9 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
             raise InputError(f"{problem}, but the primary source holds {kind}s")
         _check_columns(part, name, primary["train"])
         _check_one_class(part, name, primary["train"])
-        part, own_digests = _without_primary(part, name, primary, digests_of, pooled=pooled)
+        part, part_digests = _without_primary(part, name, primary, digests_of, pooled=pooled)
         auxiliary[name] = part
-        used.append(own_digests)
+        used.append(part_digests)
         _warn_of_spelling(part, name, primary["train"])
         _warn_of_twins(part, f"data.auxiliary.{name}")
         if source.label_noise is not None:
@@ -150,16 +150,16 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
 
 def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
     """Warn about pooled examples that may be held out while copies of them are trained on."""
-    found = np.concatenate(pooled).tolist()
+    all_digests = np.concatenate(pooled).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
-    pairs = set(zip(found, groups or range(len(found)), strict=True))
+    pairs = set(zip(all_digests, groups or range(len(all_digests)), strict=True))
     copied = Counter(copy for copy, _ in pairs if copy)
     count = copied.total() - len(copied)
     if count:
-        problem = f"{where}: {count} of {len(found)} labelled examples are copies of others. If one copy is held out while"
-        cure = "remove the copies, or give them the same data.primary.group"
-        warn_once(f"{problem} another is trained on, out-of-fold scores are too good; {cure}")
+        problem = f"{where}: {count} of {len(all_digests)} labelled examples are copies of others. If one copy is held out while"
+        advice = "remove the copies, or give them the same data.primary.group"
+        warn_once(f"{problem} another is trained on, out-of-fold scores are too good; {advice}")
 
 
 def _check_excluded(table: TableConfig, parts: Sequence[Part]) -> None:
@@ -173,14 +173,15 @@ def _check_excluded(table: TableConfig, parts: Sequence[Part]) -> None:
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
     """Refuse an auxiliary table that does not have the feature columns of the primary table."""
-    differing = set[str]()
-    for own, other in zip(primary.listing.tables[:1], part.listing.tables[:1], strict=True):
-        differing = {*own.column_names} ^ {*other.column_names}
+    if not primary.listing.tables:
+        return
+    primary_columns = set(primary.listing.tables[0].column_names)
+    differing = primary_columns.symmetric_difference(part.listing.tables[0].column_names)
     if differing:
-        cure = "list them in data.table.exclude, or rename columns that mean the same"
+        advice = "list them in data.table.exclude, or rename columns that mean the same"
         raise InputError(
             f"data.auxiliary.{name}: has other features than the primary source; only one of them "
-            f"has {listed(sorted(differing))}; {cure}"
+            f"has {listed(sorted(differing))}; {advice}"
         )
 
 
@@ -219,11 +220,11 @@ def _warn_of_twins(part: Part, where: str) -> None:
     twins = [name for name in part.classes if first.setdefault(loose(name), name) != name]
     if twins:
         pair = f"{short(first[loose(twins[0])])!r} and {short(twins[0])!r}"
-        more = f", and {counted(len(twins) - 1, 'more pair')}" if twins[1:] else ""
-        warn_once(
-            f"{where}: the classes {pair} differ only in case, blanks or Unicode form{more}; they count as different classes, "
-            "so spell them alike if they mean the same"
-        )
+        problem = f"{where}: the classes {pair} differ only in case, blanks or Unicode form"
+        if len(twins) > 1:
+            problem += f", and {counted(len(twins) - 1, 'more pair')}"
+        advice = "so spell them alike if they mean the same"
+        warn_once(f"{problem}; they count as different classes, {advice}")
 
 
 def _without_primary(
@@ -241,17 +242,19 @@ def _without_primary(
     Other examples of a patient who is held out would show what the model is tested on.
     """
     here = digests(part.listing, part.rows)
-    held_outs = ("train", "validation", "test")[not pooled :]
     if part.groups is None and primary["train"].groups is not None:
         reason = "has no column for data.primary.group"
         warn_once(
             f"data.auxiliary.{name}: {reason}, so examples of held-out groups are not removed"
         )
+    held_out = [primary["validation"], primary["test"]]
+    if pooled:
+        held_out.append(primary["train"])
     forbidden = [digests_of["validation"], digests_of["test"]]
     if pooled or part.labels is not None:
         forbidden.append(digests_of["train"])
     copied = np.isin(here, np.concatenate(forbidden)) & (here != b"")
-    grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])
+    grouped = ~copied & _of_groups(part, held_out)
     remaining = ~copied & ~grouped
     left_out = int(copied.sum())
     left_out_groups = int(grouped.sum())
@@ -259,15 +262,16 @@ def _without_primary(
     if left_out_groups:
         problem += f" and {left_out_groups} others belong to held-out groups"
     if not remaining.any():
-        less = "a strategy that holds out fewer groups (such as strategy=auto), " if pooled else ""
-        cure = f"name other data, {less}or lower data.primary.train"
-        raise InputError(f"{problem}, and no example is left; {cure}")
+        advice = "name other data, or lower data.primary.train"
+        if pooled:
+            strategy = "a strategy that holds out fewer groups (such as strategy=auto)"
+            advice = f"name other data, {strategy}, or lower data.primary.train"
+        raise InputError(f"{problem}, and no example is left; {advice}")
     if not remaining.all():
         warn_once(f"{problem}; they are left out")
-    kept = replace(
-        part.take(np.flatnonzero(remaining)), left_out=left_out, left_out_groups=left_out_groups
-    )
-    return kept, here[remaining]
+    others = part.take(np.flatnonzero(remaining))
+    others = replace(others, left_out=left_out, left_out_groups=left_out_groups)
+    return others, here[remaining]
 
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
@@ -299,20 +303,21 @@ def _primary_parts(
         ("test", config.test, test_seed),
         ("validation", config.validation, seed),
     ):
-        what, split = f"data.primary.{name}", splits[name]
+        path = f"data.primary.{name}"
+        split = splits[name]
         if setting == 0 and pooled:
             parts[name] = left.take(np.arange(0))
-            continue
-        if split not in (None, train_split):
+        elif split not in (None, train_split):
             part = _own_part(config, open_listing(config, source, split, table), left)
-            # The default fraction is meant for data without splits.
-            size = amount(setting if isinstance(setting, int) else None, len(part.rows), what)
+            size = len(part.rows)
+            if isinstance(setting, int):  # the default fraction is meant for data without splits
+                size = amount(setting, size, path)
             parts[name], _ = part.drawn(size, mix(first, name))
         elif setting is None:
             reason = "null means the source's own split, but it has none"
-            raise InputError(f"{what}: {reason}; give a count or a fraction, such as 0.2")
+            raise InputError(f"{path}: {reason}; give a count or a fraction, such as 0.2")
         else:
-            size = amount(setting, len(left.rows), what, total)
+            size = amount(setting, len(left.rows), path, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
     # Three fractions that add up to 1 may be rounded to one example too many.
     spare = isinstance(config.train, float)
@@ -320,13 +325,14 @@ def _primary_parts(
     size = min(size, len(left.rows))
     # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
     # draw whole groups.
-    parts["train"], _ = left.drawn(size, mix(seed, "train"), left.groups if pooled else None)
+    groups = left.groups if pooled else None
+    parts["train"], _ = left.drawn(size, mix(seed, "train"), groups)
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and getattr(config, name) == 0):
-            cure = f"raise data.primary.{name}, lower the others, or give more data"
+            advice = f"raise data.primary.{name}, lower the others, or give more data"
             if part.groups is not None:
-                cure += " (groups stay whole, and none is small enough)"
-            raise InputError(f"data.primary: no example is left for {name}; {cure}")
+                advice += " (groups stay whole, and none is small enough)"
+            raise InputError(f"data.primary: no example is left for {name}; {advice}")
     if len(parts["train"].rows) < ENOUGH * size:
         count = len({*(parts["train"].groups or ())})
         have = f"{counted(len(parts['train'].rows), 'example')} of {counted(count, 'group')}"
@@ -352,32 +358,41 @@ def _own_splits(
     A split that is named for training and for another part is divided. Splits that the
     configuration does not name are found by their usual names.
     """
-    train = config.split or ("train" if "train" in available else None)
+    train = config.split or _first_of(("train",), available)
     taken = {*(train or "").split("+"), config.validation_split, config.test_split}
+    others = [name for name in available if name not in taken]
     splits = {
-        "validation": config.validation_split
-        or next((name for name in VALIDATION if name in {*available} - taken), None),
-        "test": config.test_split or ("test" if "test" in {*available} - taken else None),
+        "validation": config.validation_split or _first_of(VALIDATION, others),
+        "test": config.test_split or _first_of(("test",), others),
     }
-    held_out = {
-        name: set(split.split("+")) for name, split in splits.items() if split not in (None, train)
-    }
+    held_out = {}
+    for name, split in splits.items():
+        if split is not None and split != train:
+            held_out[name] = set(split.split("+"))
     if train is None and available and held_out:
-        train = "+".join(name for name in available if name not in set().union(*held_out.values()))
+        not_for_training = set[str]().union(*held_out.values())
+        train = "+".join(name for name in available if name not in not_for_training)
         if not train:
             problem = f"{config.path}: has {' and '.join(available)}, but nothing to train on"
             raise InputError(
                 f"{problem}; set data.primary.split to the split that should be divided"
             )
-    used = {"train": set(train.split("+")) if train else set[str](), **held_out}
+    used = held_out
+    if train:
+        used = {"train": set(train.split("+")), **held_out}
     for first, second in combinations(used, 2):
         both = used[first] & used[second]
         if both:
-            cure = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
+            advice = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
             raise InputError(
-                f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}"
+                f"{config.path}: the split {min(both)} is in {first} and in {second}; {advice}"
             )
     return train, splits
+
+
+def _first_of(names: Iterable[str], available: Sequence[str]) -> str | None:
+    """Return the first of these names that is available; None if none is."""
+    return next((name for name in names if name in available), None)
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
@@ -398,29 +413,29 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
             raise InputError(
                 f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
             )
-    kept = dict.fromkeys(named or listing.classes)
-    return _numbered(listing, [name for name in kept if name not in config.exclude])
+    classes = dict.fromkeys(named or listing.classes)
+    return _numbered(listing, [name for name in classes if name not in config.exclude])
 
 
 def _check_labels(listing: Listing) -> Labels:
+    """Return the labels of a listing, which must have some."""
     if listing.labels is None:
-        columns = f". Columns: {listed(listing.columns)}" if listing.columns else ""
-        raise InputError(
-            f"{listing.where}: no label column was found; name it with label:{columns}"
-        )
+        problem = f"{listing.where}: no label column was found; name it with label:"
+        if listing.columns:
+            problem += f". Columns: {listed(listing.columns)}"
+        raise InputError(problem)
     return listing.labels
 
 
 def _numbered(listing: Listing, classes: list[str]) -> Part:
-    """The rows of a listing that have one of these classes; the classes are numbered in this
-    order.
+    """Return the rows of a listing that have one of these classes; the classes are numbered in
+    this order.
     """
     rows = np.arange(listing.count)
     labels = _check_labels(listing)
     if listing.multi_label:
-        return Part(
-            listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes
-        )
+        positions = [listing.classes.index(name) for name in classes]
+        return Part(listing, rows, labels[:, positions], classes)
     without = int((labels < 0).sum())
     if without:
         warn_once(
@@ -468,16 +483,14 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
         return {}
     words = []
     for name, count in unseen.items():
-        near = nearest(name, train.classes)
-        hint = f"; did you mean {near!r}?" if near else ""
-        words.append(f"{name!r} ({count}{hint})")
-    what = "labels" if listing.multi_label else f"of {listing.count} examples"
-    problem = f"{listing.where}: {sum(unseen.values())} {what} belong to classes that the training split lacks"
+        words.append(f"{name!r} ({count}{meant(name, train.classes)})")
+    counted_things = "labels" if listing.multi_label else f"of {listing.count} examples"
+    problem = f"{listing.where}: {sum(unseen.values())} {counted_things} belong to classes that the training split lacks"
     problem += f": {', '.join(words[:5])}"
     if config.unseen == "refuse":
-        cure = "correct their labels, name the classes to keep with data.primary.classes"
+        advice = "correct their labels, name the classes to keep with data.primary.classes"
         raise InputError(
-            f"{problem}; {cure}, or leave these examples out with data.primary.unseen: drop"
+            f"{problem}; {advice}, or leave these examples out with data.primary.unseen: drop"
         )
     warn_once(f"{problem}; they are left out")
     return unseen
@@ -488,13 +501,13 @@ def _check_classes(train: Part, where: str) -> None:
     assert train.labels is not None
     culprit = f"{where}: the primary training set has"
     labels = train.labels
-    cure = "raise data.primary.train, or leave them out with data.primary.exclude"
+    advice = "raise data.primary.train, or leave them out with data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
-                what = "no positive" if count == 0 else "only positive"
+                share = "no positive" if count == 0 else "only positive"
                 raise InputError(
-                    f"{culprit} {what} examples of {name}, so there is nothing to learn; {cure}"
+                    f"{culprit} {share} examples of {name}, so there is nothing to learn; {advice}"
                 )
         return
     counts = np.bincount(labels, minlength=len(train.classes))
@@ -504,13 +517,13 @@ def _check_classes(train: Part, where: str) -> None:
             only = f"only one class ({train.classes[labels[0]]!r})"
         else:
             only = "no labelled example"
-        cure = "give at least two classes, or check data.primary.classes and the label column"
+        advice = "give at least two classes, or check data.primary.classes and the label column"
         if len(labels) and missing:
             smaller = "smaller data.primary.validation and data.primary.test"
-            cure = f"give more examples of {listed(missing, 10)}, or {smaller}"
-        raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
+            advice = f"give more examples of {listed(missing, 10)}, or {smaller}"
+        raise InputError(f"{culprit} {only}, so there is nothing to learn; {advice}")
     if missing:
-        raise InputError(f"{culprit} no example of {listed(missing, 10)}; {cure}")
+        raise InputError(f"{culprit} no example of {listed(missing, 10)}; {advice}")
 
 
 def _check_groups(parts: Mapping[str, Part], where: str) -> None:
@@ -521,8 +534,8 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
         if both:
             some = f"{counted(len(both), 'group is', 'groups are')} in {first} and in {second}"
             problem = f"{where}: {some} (for example {min(both)!r})"
-            cure = "give the data without splits, so that they are split by group"
-            raise InputError(f"{problem}; {cure}, or choose another data.primary.group")
+            advice = "give the data without splits, so that they are split by group"
+            raise InputError(f"{problem}; {advice}, or choose another data.primary.group")
 
 
 def _auxiliary_part(
@@ -535,7 +548,7 @@ def _auxiliary_part(
 ) -> Part:
     culprit = f"data.auxiliary.{name}"
     objective = find_objective(config.objective, f"{culprit}.objective")
-    split = config.split or ("train" if "train" in source.splits else None)
+    split = config.split or _first_of(("train",), source.splits)
     listing = open_listing(config, source, split, table, group)
     if listing.kind not in objective.kinds:
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
@@ -563,6 +576,8 @@ def with_noise(
     generator = np.random.default_rng(seed)
     labels = labels.copy()
     touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
-    random = generator.integers(classes, size=len(touched))
-    labels[touched] = random if noise.kind == "random" else (labels[touched] + 1) % classes
+    if noise.kind == "random":
+        labels[touched] = generator.integers(classes, size=len(touched))
+    else:
+        labels[touched] = (labels[touched] + 1) % classes
     return labels

@@ -75,7 +75,9 @@ class Prepared:
             parts = [self.parts.auxiliary[auxiliary]]
         raws = list(chain.from_iterable(part.raws() for part in parts))
         raws = raws[: len(examples)]  # unless the data are pooled, the training examples alone
-        return [str(raw) for raw in raws] if self.kind == "text" else raws
+        if self.kind == "text":
+            return list(map(str, raws))
+        return raws
 
     @property
     def all_examples(self) -> list[Examples]:
@@ -91,8 +93,12 @@ class Prepared:
 
 def split_seed(config: DataConfig, seed: int) -> int:
     """Return the seed that decides the splits of a run; `seed` is the run's own."""
-    first = seed if config.seed is None else config.seed
-    return first if config.subsets is None else first + seed % config.subsets
+    first = seed
+    if config.seed is not None:
+        first = config.seed
+    if config.subsets is None:
+        return first
+    return first + seed % config.subsets
 
 
 def prepare(
@@ -145,8 +151,10 @@ def encode(
         for name, part in parts.auxiliary.items():
             _check_pictures(auxiliary[name].examples, part.listing.where)
     empty = primary.examples.rows(torch.arange(0))
-    validation = encoder.examples(held_out) if len(held_out.rows) else empty
+    validation = empty
     test = empty
+    if len(held_out.rows):
+        validation = encoder.examples(held_out)
     if len(parts.primary["test"].rows):
         test = encoder.examples(parts.primary["test"])
     groups = None
@@ -185,27 +193,35 @@ class _Encoder:
             pixels.check(count)
             return cls(config, pixels=pixels)
         if train.listing.kind == "table":
-            fitted = _joined(train, parts.primary["validation"]) if pooled else _table(train)
-            features = Features.fit(fitted, config.table, train.listing.where)
+            if pooled:
+                table = _joined(train, parts.primary["validation"])
+            else:
+                table = _table(train)
+            features = Features.fit(table, config.table, train.listing.where)
             features.check(count)
             return cls(config, features=features)
         if reader is None:
-            cure = "choose model: text-cnn or hf:FOLDER of a text model"
-            raise InputError(f"the data are texts, but the model reads images; {cure}")
+            advice = "choose model: text-cnn or hf:FOLDER of a text model"
+            raise InputError(f"the data are texts, but the model reads images; {advice}")
         for part in trained:
-            check_texts([str(raw) for raw in part.raws()], part.listing.where)
+            check_texts(list(map(str, part.raws())), part.listing.where)
         return cls(config, reader=reader)
 
     def examples(self, part: Part, *, blocks: bool = False) -> Examples:
-        targets = None if part.labels is None else torch.from_numpy(part.labels)
+        targets = None
+        if part.labels is not None:
+            targets = torch.from_numpy(part.labels)
         where = part.listing.where
         if self.pixels is not None:
             return Examples(decode_all(part.raws(), self.pixels, where), targets)
         if self.features is not None:
             return Examples(torch.from_numpy(self.features.encode(_table(part), where)), targets)
         assert self.reader is not None
-        read = self.reader.blocks if blocks else self.reader.rows
-        inputs, lengths = read([str(raw) for raw in part.raws()])
+        texts = list(map(str, part.raws()))
+        if blocks:
+            inputs, lengths = self.reader.blocks(texts)
+        else:
+            inputs, lengths = self.reader.rows(texts)
         if not self.config.buckets:
             return Examples(inputs, targets)
         return Examples(inputs, targets, lengths, self.config.buckets)
@@ -220,9 +236,10 @@ class _Encoder:
             width = max(part.shape[1] for part in inputs)
             inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]
         targets = [part.targets for part in (first, second) if part.targets is not None]
-        lengths = [part.lengths for part in (first, second) if part.lengths is not None]
-        all_lengths = torch.cat(lengths) if lengths else None
-        return Examples(torch.cat(inputs), torch.cat(targets), all_lengths, first.bucket)
+        lengths = None
+        if first.lengths is not None and second.lengths is not None:
+            lengths = torch.cat([first.lengths, second.lengths])
+        return Examples(torch.cat(inputs), torch.cat(targets), lengths, first.bucket)
 
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """Return the task of an auxiliary source, whose examples may be `decoded` already."""
@@ -251,12 +268,17 @@ def _whitened(parts: Parts) -> tuple[Parts, dict[str, int]]:
     bits.
     """
     sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
-    decided = {name: white_of(part) for name, part in sources.items()}
-    whites = {name: white for name, white in decided.items() if white is not None}
-    primary = {
-        split: with_white(part, whites.get(PRIMARY)) for split, part in parts.primary.items()
-    }
-    auxiliary = {name: with_white(part, whites.get(name)) for name, part in parts.auxiliary.items()}
+    whites = {}
+    for name, part in sources.items():
+        white = white_of(part)
+        if white is not None:
+            whites[name] = white
+    primary = {}
+    for split, part in parts.primary.items():
+        primary[split] = with_white(part, whites.get(PRIMARY))
+    auxiliary = {}
+    for name, part in parts.auxiliary.items():
+        auxiliary[name] = with_white(part, whites.get(name))
     return replace(parts, primary=primary, auxiliary=auxiliary), whites
 
 
@@ -292,8 +314,9 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
         record["image_size"] = [encoder.pixels.channels, size, size]
     if encoder.features is not None:
         record["table"] = encoder.features.plain()
-    record["primary"] = {name: _rows(part) for name, part in parts.primary.items()}
+    record["primary"] = {}
     for name, part in parts.primary.items():
+        record["primary"][name] = _rows(part)
         if part.unseen:
             record["primary"][name]["unseen"] = part.unseen
     record["auxiliary"] = {}
@@ -308,12 +331,11 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
 
 
 def _rows(part: Part) -> dict[str, Any]:
-    everything = len(part.rows) == part.listing.count
-    return {
-        "source": part.listing.where,
-        "count": len(part.rows),
-        "rows": "all" if everything else part.rows.tolist(),
-    }
+    """Return which rows of its source a part has, for the record."""
+    rows: Any = "all"
+    if len(part.rows) != part.listing.count:
+        rows = part.rows.tolist()
+    return {"source": part.listing.where, "count": len(part.rows), "rows": rows}
 
 
 def _decoded(others: Sequence[Prepared], part: Part, record: Mapping[str, Any]) -> Examples | None:
@@ -358,4 +380,5 @@ def _digests(data: Prepared, parts: Parts) -> str:
 
 def rows_bytes(examples: Examples) -> Iterator[Raw]:
     """Yield the features of each row as bytes that can be compared."""
-    return (row.tobytes() for row in examples.inputs.numpy())
+    for row in examples.inputs.numpy():
+        yield row.tobytes()

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -63,8 +63,10 @@ def batches(path: Path, size: int) -> Iterator[pa.Table]:
         with open_text(path) as text:
             if suffix == ".jsonl":
                 yield from _jsonl(text, path, size)
+            elif suffix == ".tsv":
+                yield from _csv(text, path, size, "\t")
             else:
-                yield from _csv(text, path, size, "\t" if suffix == ".tsv" else ",")
+                yield from _csv(text, path, size, ",")
 
 
 def open_text(path: Path) -> TextIO:
@@ -73,11 +75,12 @@ def open_text(path: Path) -> TextIO:
     """
     with path.open("rb") as file:
         start = file.read(4)
-    encodings = (encoding for mark, encoding in _MARKS.items() if start.startswith(mark))
-    encoding = next(encodings, "utf-8-sig")
-    if encoding == "utf-8-sig" and b"\0" in start:
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            return path.open(encoding=encoding, newline="")
+    if b"\0" in start:
         raise UnicodeError("UTF-16 or UTF-32 without a mark")
-    return path.open(encoding=encoding, newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -129,10 +132,13 @@ def find_column(
 
 
 def content(cell: Any) -> Any:
-    """Return the bytes of an image in the hub's layout: its path is only a name, so a table cannot
-    make us open a file.
+    """Return the bytes of an image in the hub's layout, and any other cell as it is.
+
+    The path of such an image is only a name, so a table cannot make us open a file.
     """
-    return cell.get("bytes") if isinstance(cell, Mapping) else cell
+    if isinstance(cell, Mapping):
+        return cell.get("bytes")
+    return cell
 
 
 def _check_size(path: Path) -> None:
@@ -159,7 +165,9 @@ def _csv(text: Iterable[str], path: Path, size: int, delimiter: str) -> Iterator
     rows = _csv_rows(text, path, delimiter)
     names = next(rows)
     for some in _in_lists(rows, size):
-        cells: list[Sequence[Any]] = list(zip(*some, strict=True)) if some else [()] * len(names)
+        cells: list[Sequence[Any]] = [()] * len(names)
+        if some:
+            cells = list(zip(*some, strict=True))
         yield _table(names, cells, path, pa.string()).replace_schema_metadata(CELLS_ARE_TEXT)
 
 
@@ -168,20 +176,18 @@ def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[
     csv.field_size_limit(_LONGEST)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     names: list[str] = []
-    number = 0
     try:
-        for row in filter(None, reader):
+        for number, row in enumerate(filter(None, reader)):
             names = names or row
             if len(row) != len(names):
                 wrong = f"{path}: row {number} has {len(row)} cells, the heading has {len(names)}"
-                cure = "repair the row, or quote cells that hold separators"
-                raise InputError(f"{wrong}{other_separator(names)}; {cure}")
-            number += 1
+                advice = "repair the row, or quote cells that hold separators"
+                raise InputError(f"{wrong}{other_separator(names)}; {advice}")
             yield row
     except csv.Error as error:
         wrong = f"{path}: line {reader.line_num} or a quoted cell before it is wrong"
-        cure = 'write quotes inside a quoted cell twice ("")'
-        raise InputError(f"{wrong} ({one_line(error, 120)}); {cure}") from None
+        advice = 'write quotes inside a quoted cell twice ("")'
+        raise InputError(f"{wrong} ({one_line(error, 120)}); {advice}") from None
     if not names:
         raise InputError(f"{path}: there are no examples in it; check the file")
 
@@ -189,11 +195,9 @@ def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[
 def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
     rows = (row for _, row in objects(text, str(path)))
     for some in _in_lists(rows, size):
-        names: dict[str, None] = {}
-        for row in some:
-            names |= dict.fromkeys(row)
+        names = list(dict.fromkeys(chain.from_iterable(some)))
         cells = [[row.get(name) for row in some] for name in names]
-        yield _table(list(names), cells, path, None)
+        yield _table(names, cells, path, None)
 
 
 def _check_depth(value: Any, allowed: int) -> None:

@@ -105,7 +105,7 @@ class Source(Protocol):
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        """The source that a configuration calls `name`; None if another source reads it."""
+        """Return the source that a configuration calls `name`; None if another source reads it."""
 
     @property
     def splits(self) -> list[str]:
@@ -113,13 +113,13 @@ class Source(Protocol):
         return []
 
     def columns(self, split: str | None) -> list[str]:
-        """The columns that `input`, `label`, `group` and `where` can name; empty where there are
-        none.
+        """Return the columns that `input`, `label`, `group` and `where` can name; empty where
+        there are none.
         """
         return []
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        """The examples of one split, or all."""
+        """Return the examples of one split, or all."""
 
 
 # Each source is a file in this folder and one line here. They are tried in this order, and imported
@@ -139,7 +139,7 @@ def register_source(source: type[Source]) -> type[Source]:
 
 
 def open_source(name: str) -> Source:
-    """The first source that can read what a configuration calls `name`."""
+    """Return the first source that can read what a configuration calls `name`."""
     try:
         for entry in _SOURCES:
             source: type[Source] = resolve_name(entry) if isinstance(entry, str) else entry
@@ -188,13 +188,11 @@ def free_memory() -> float:
     limits = [math.inf]
     with suppress(OSError, ValueError):  # another system, or a container without a limit
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [
-            1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")
-        ]
-        limit, used = (
-            int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current")
-        )
-        limits.append(limit - used)
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                limits.append(1024 * int(line.split()[1]))
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        limits.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     return min(limits)
 
 
@@ -216,7 +214,7 @@ def open_listing(
     table: TableConfig | None = None,
     primary_group: str | None = None,
 ) -> Listing:
-    """The listing of a split, which must exist; `train+other` reads two splits as one.
+    """Return the listing of a split, which must exist; `train+other` reads two splits as one.
 
     `table` names the columns of a table of features. `primary_group` is the primary data's column
     of groups, which an auxiliary source may have too.
@@ -256,8 +254,8 @@ def joined(parts: Sequence[Listing]) -> Listing:
     def collected(rows: Rows, read: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
         items: list[Any] = []
         for part, end in zip(parts, ends, strict=True):
-            own = rows - (end - part.count)
-            items += read(part, own[(own >= 0) & (own < part.count)])
+            shifted = rows - (end - part.count)
+            items += read(part, shifted[(shifted >= 0) & (shifted < part.count)])
         return items
 
     classes = list(dict.fromkeys(chain.from_iterable(part.classes for part in parts)))
@@ -269,24 +267,31 @@ def joined(parts: Sequence[Listing]) -> Listing:
             labels.append(renumber(part, part.labels, classes))
         elif part.classes == classes:
             labels.append(part.labels)
-    whole = len(labels) == len(parts)
+    all_labels = None
+    if len(labels) == len(parts):
+        all_labels = np.concatenate(labels)
+    else:
+        classes = []
     groups = [part.groups for part in parts if part.groups is not None]
+    all_groups = None
+    if len(groups) == len(parts):
+        all_groups = list(chain.from_iterable(groups))
     return replace(
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
-        fetch=lambda rows: collected(rows, lambda part, own: part.fetch(own)),
+        fetch=lambda rows: collected(rows, lambda part, part_rows: part.fetch(part_rows)),
         names=lambda rows: collected(rows, Listing.named),
-        labels=np.concatenate(labels) if whole else None,
-        classes=classes if whole else [],
+        labels=all_labels,
+        classes=classes,
         tables=list(chain.from_iterable(part.tables for part in parts)),
-        groups=list(chain.from_iterable(groups)) if len(groups) == len(parts) else None,
+        groups=all_groups,
     )
 
 
 def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
-    """The labels of a listing as numbers of these classes; -1 for other classes and for missing
-    labels.
+    """Return the labels of a listing as numbers of these classes; -1 for other classes and for
+    missing labels.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)

@@ -27,7 +27,7 @@ Digests = npt.NDArray[np.bytes_]
 _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
-def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
+def amount(count: Count, available: int, setting: str, total: int | None = None) -> int:
     """Return the number of examples for a count, a fraction of `total` (by default of all
     available), or null (all).
     """
@@ -36,13 +36,15 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
     if isinstance(count, float):
         if not 0 < count < 1:
             raise InputError(
-                f"{what}: a fraction must be between 0 and 1, got {count}; write a whole number for a count, or null for all"
+                f"{setting}: a fraction must be between 0 and 1, got {count}; write a whole number for a count, or null for all"
             )
-        count = max(1, round(count * (available if total is None else total)))
+        if total is None:
+            total = available
+        count = max(1, round(count * total))
     if count < 0:
-        raise InputError(f"{what}: must not be negative, got {count}")
+        raise InputError(f"{setting}: must not be negative, got {count}")
     if count > available:
-        problem = f"{what}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
+        problem = f"{setting}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
         raise InputError(f"{problem}; ask for fewer, or write null for all")
     return int(count)
 
@@ -85,8 +87,8 @@ def strata(labels: Labels | None, count: int) -> Labels:
 
 
 def _order(strata: Labels, generator: np.random.Generator) -> Rows:
-    """All examples in an order in which every prefix has all strata in proportion, up to one
-    example.
+    """Return all examples in an order in which every prefix has all strata in proportion, up to
+    one example.
     """
     # Each example gets a key in [0, 1); the keys are evenly spread within a stratum.
     keys = np.empty(len(strata))
@@ -133,14 +135,15 @@ def digests_of(raws: Iterable[Raw]) -> Digests:
 
     Empty for a blank text: two blank texts are not copies.
     """
-    found = []
+    values = []
     for raw in raws:
         if not isinstance(raw, str):
-            found.append(digest(raw))
+            values.append(digest(raw))
+        elif text := words(raw):
+            values.append(digest(text))
         else:
-            text = words(raw)
-            found.append(digest(text) if text else b"")
-    return np.array(found, dtype="S16")
+            values.append(b"")
+    return np.array(values, dtype="S16")
 
 
 def packed(parts: Sequence[Digests]) -> str:
@@ -228,8 +231,8 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         problem = f"{where}: {count} of the {total} {part} examples are also in {other}"
         problem += "; results on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
-            cure = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
-            raise InputError(f"{problem}; {cure}. At most {MOST_COPIED:.0%} may be copies")
+            advice = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
+            raise InputError(f"{problem}; {advice}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
             warn_once(problem)
     return counts

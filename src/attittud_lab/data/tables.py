@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +31,10 @@ _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv
 
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
-    """Files by split: `train-00000-of-00003.parquet` and `train.csv` belong to the split train."""
+    """Return the files of a folder by split.
+
+    `train-00000-of-00003.parquet` and `train.csv` belong to the split train.
+    """
     files: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
     for inner in (folder, folder / "data"):
@@ -65,7 +69,9 @@ class Tables:
         path = as_path(name)
         if path.is_dir():
             files = shards(path)
-            return cls(path, files) if files else None
+            if not files:
+                return None
+            return cls(path, files)
         if not path.exists():
             return None
         if path.suffix.lower() not in SUFFIXES:
@@ -81,14 +87,18 @@ class Tables:
         return list(self.table(split).column_names)
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
-        where = str(self.path if split is None else f"{self.path} ({split})")
+        where = str(self.path)
+        if split is not None:
+            where += f" ({split})"
         return table_listing(self.table(split), where, columns)
 
     def table(self, split: str | None) -> pa.Table:
-        """All files of a split as one table; without a split, all files."""
+        """Return all files of a split as one table; without a split, all files."""
         if split not in self._read:
-            names = [split] if split in self.files else list(self.files)
-            tables = [read_file(path) for name in names for path in self.files[name]]
+            paths = self.files.get(split)
+            if paths is None:
+                paths = list(chain.from_iterable(self.files.values()))
+            tables = [read_file(path) for path in paths]
             try:
                 self._read[split] = pa.concat_tables(tables, promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -98,9 +108,10 @@ class Tables:
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
-    """A listing of any table with an image or text column, or with columns of features."""
+    """Return the listing of a table with an image or text column, or with columns of features."""
     mask = matching(table, where, columns.where)
-    table = table if mask.all() else table.filter(pa.array(mask))
+    if not mask.all():
+        table = table.filter(pa.array(mask))
     row_numbers = np.flatnonzero(mask) + 1
     label = _choose(table, where, columns.label, LABELS, "label")
     group = _choose(table, where, columns.group, (), "group")
@@ -116,7 +127,9 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     classes: list[str] = []
     if label is not None:
         labels, classes = labels_of(table, label, f"{where}: column {label!r}")
-    groups = None if group is None else _groups(table[group], row_numbers.tolist(), where, group)
+    groups = None
+    if group is not None:
+        groups = _groups(table[group], row_numbers.tolist(), where, group)
     return Listing(
         where,
         kind,
@@ -136,33 +149,35 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
     groups: list[str] = []
     empty = 0
     for value, number in zip(plain(values).to_pylist(), numbers, strict=True):
-        missing = value is None or value != value  # NaN differs from itself
-        # One file may have 7 where another has 7.0, because other cells of the column are empty.
-        group = "" if missing else folded(looks(str(value)).strip())
+        group = ""
+        if value is not None and value == value:  # NaN differs from itself
+            # One file may have 7 where another has 7.0, because other cells of the column are empty.
+            group = folded(looks(str(value)).strip())
         if not group:
             empty += 1
             group = f"{where}, row {number}"  # unlike any group of this or another file
         groups.append(group)
     if empty:
-        what = f"{where}: {empty} of {len(groups)} rows have no group (column {column!r})"
-        warn_once(f"{what}; each counts as a group of its own")
+        problem = f"{where}: {empty} of {len(groups)} rows have no group (column {column!r})"
+        warn_once(f"{problem}; each counts as a group of its own")
     return groups
 
 
 def _inputs(
     table: pa.Table, where: str, columns: Columns
 ) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
-    """The images or texts of a table."""
+    """Return the kind of a table's input column, and a function that fetches its cells."""
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         problem = f"{where}: no column looks like an image or a text; name it with input:. Columns:"
-        cure = "If these are features, set data.kind: table (`attittud init table` does)"
-        raise InputColumnError(f"{problem} {listed(table.column_names)}. {cure}")
+        advice = "If these are features, set data.kind: table (`attittud init table` does)"
+        raise InputColumnError(f"{problem} {listed(table.column_names)}. {advice}")
     values = plain(table[column])
-    if is_text(values.type):
+    kind = values.type
+    if is_text(kind):
         return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
-    if not (pa.types.is_struct(values.type) or _is_binary(values.type)):
-        problem = f"{where}: column {column!r} holds {str(values.type)[:60]}"
+    if not (pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        problem = f"{where}: column {column!r} holds {str(kind)[:60]}"
         raise InputError(f"{problem}, neither text nor images; name another column with input:")
     return "image", lambda rows: [
         _image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()
@@ -183,15 +198,15 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     config = columns.table
     assert config is not None
     if columns.input is not None:
-        cure = "choose the columns of a table with data.table.columns"
-        raise InputError(f"{where}: input: {columns.input} is for an image or a text; {cure}")
+        advice = "choose the columns of a table with data.table.columns"
+        raise InputError(f"{where}: input: {columns.input} is for an image or a text; {advice}")
     for key in ("columns", "categorical"):
         for name in getattr(config, key) or ():
             _choose(table, where, name, (), f"data.table.{key}")
-    possible = [
-        name for name in table.column_names if name not in others and name not in config.exclude
-    ]
-    names = [name for name in possible if config.columns is None or name in config.columns]
+    left_out = {*others, *config.exclude}
+    names = [name for name in table.column_names if name not in left_out]
+    if config.columns is not None:
+        names = [name for name in names if name in config.columns]
     if not names:
         problem = (
             f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
@@ -224,6 +239,7 @@ def _cells(features: pa.Table, where: str, rows: Rows) -> list[Raw]:
 
 
 def _bytes(values: Any, culprit: str) -> list[bytes]:
+    """Return each cell of a column as bytes, equal for equal cells."""
     read = numbers(values, guess=False)
     if read is not None:
         return [number.tobytes() for number in _alike(read)]
@@ -233,8 +249,7 @@ def _bytes(values: Any, culprit: str) -> list[bytes]:
 
 
 def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as
-    equal.
+    """Return the numbers so that equal ones have equal bytes: 0 and -0, and all kinds of NaN.
 
     A fraction of single precision becomes the shortest number that is written for it: 0.1 is
     0.10000000149011612 in parquet and often in jsonl, but 0.1 in csv files.
@@ -255,7 +270,8 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
     for column, value in values.items():
         _choose(table, where, column, (), "where")
         cells = [str(cell) for cell in table[column].to_pylist()]
-        equal = mask & [folded(cell) == folded(value) for cell in cells]
+        spelling = folded(value)
+        equal = mask & [folded(cell) == spelling for cell in cells]
         if not equal.any():
             others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
             raise InputError(
@@ -266,17 +282,13 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
 
 
 def _choose(
-    table: pa.Table, where: str, name: str | None, usual: Sequence[str], what: str
+    table: pa.Table, where: str, name: str | None, usual: Sequence[str], setting: str
 ) -> str | None:
     """Return the column to read; a column that is named must be there."""
     column = find_column(table.column_names, name, usual, where)
     if column is None and name is not None:
         columns = listed(table.column_names)
         raise InputError(
-            f"{where}: there is no column {name!r} ({what}:); its columns are {columns}"
+            f"{where}: there is no column {name!r} ({setting}:); its columns are {columns}"
         )
     return column
-
-
-def _is_binary(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

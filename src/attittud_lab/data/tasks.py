@@ -19,9 +19,7 @@ MOST_REPEATED = 1000
 
 
 def mix(*parts: int | str) -> int:
-    """A 63-bit seed from the parts: different parts give unrelated seeds, the same on every
-    machine.
-    """
+    """Return a 63-bit seed: different parts give unrelated seeds, the same on every machine."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -48,16 +46,19 @@ class Examples:
         return Examples(self.inputs.to(device), targets, self.lengths, self.bucket)
 
     def take(self, rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Some examples; texts are cut to the first `width` tokens."""
-        inputs = self.inputs if width is None else self.inputs[:, :width]
-        return inputs[rows], None if self.targets is None else self.targets[rows]
+        """Return inputs and targets of some rows; texts are cut to the first `width` tokens."""
+        inputs = self.inputs
+        if width is not None:
+            inputs = inputs[:, :width]
+        if self.targets is None:
+            return inputs[rows], None
+        return inputs[rows], self.targets[rows]
 
     def rows(self, rows: Tensor) -> Examples:
-        """Some examples (their rows in main memory), as a set of their own."""
+        """Return some examples (their rows in main memory) as a set of their own."""
         inputs, targets = self.take(rows.to(self.inputs.device))
-        return Examples(
-            inputs, targets, None if self.lengths is None else self.lengths[rows], self.bucket
-        )
+        lengths = None if self.lengths is None else self.lengths[rows]
+        return Examples(inputs, targets, lengths, self.bucket)
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all inputs in batches, with their rows; texts come from short to long, and are cut
@@ -72,8 +73,8 @@ class Examples:
             yield rows, self.take(rows.to(self.inputs.device), self.width(rows))[0]
 
     def width(self, rows: Tensor) -> int | None:
-        """The length that these rows (in main memory) may be cut to; None where there is nothing to
-        cut.
+        """Return the length that these rows (in main memory) may be cut to; None where there is
+        nothing to cut.
         """
         if self.lengths is None:
             return None
@@ -111,7 +112,7 @@ class Task:
 
 
 def can_share(task: Task, primary: Task) -> bool:
-    """Whether an auxiliary task predicts the primary classes, in whatever order."""
+    """Return whether an auxiliary task predicts the primary classes, in whatever order."""
     return task.objective == primary.objective and sorted(task.classes) == sorted(primary.classes)
 
 
@@ -124,10 +125,8 @@ def sharing(task: Task, primary: Task) -> Task:
         if task.several:
             targets = targets[:, [task.classes.index(name) for name in primary.classes]]
         else:
-            numbers = torch.tensor(
-                [primary.classes.index(name) for name in task.classes], device=targets.device
-            )
-            targets = numbers[targets]
+            numbers = [primary.classes.index(name) for name in task.classes]
+            targets = torch.tensor(numbers, device=targets.device)[targets]
     examples = replace(task.examples, targets=targets)
     return replace(task, classes=primary.classes, examples=examples, shares_head=True)
 
@@ -150,13 +149,13 @@ class Order:
     _epochs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def batch(self, step: int, size: int, *, in_memory: bool = False) -> Tensor:
-        """Rows of the `step`-th batch, counted from 0; `in_memory`: in main memory, without waiting
-        for a device.
+        """Return the rows of the `step`-th batch, counted from 0; `in_memory`: in main memory,
+        without waiting for a device.
         """
         if size > MOST_REPEATED * self.n:
             problem = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
-            cure = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
-            raise InputError(f"{problem}; {cure}")
+            advice = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
+            raise InputError(f"{problem}; {advice}")
         start = step * size
         end = start + size
         parts = []
@@ -165,7 +164,9 @@ class Order:
             part = self._permutation(epoch, size)[in_memory][offset : offset + end - start]
             parts.append(part)
             start += len(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts)
 
     def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
         if epoch not in self._epochs:
@@ -186,7 +187,7 @@ SORTED = 16
 def _by_length(
     order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator
 ) -> Tensor:
-    """The same rows, with similar lengths in each batch, and the batches in random order.
+    """Return the same rows, with similar lengths in each batch, and the batches in random order.
 
     The first `begun` rows belong to a batch that began in the epoch before.
     """
@@ -196,17 +197,16 @@ def _by_length(
     for window in whole.split(SORTED * size):
         batches += window[lengths[window].argsort(stable=True)].split(size)
     # Also shuffled within a batch, so that its first rows are not its shortest.
-    drawn = [
-        batches[i][torch.randperm(size, generator=generator)]
-        for i in torch.randperm(count, generator=generator)
-    ]
+    drawn = []
+    for number in torch.randperm(count, generator=generator):
+        drawn.append(batches[number][torch.randperm(size, generator=generator)])
     return torch.cat([order[:begun], *drawn, order[begun + count * size :]])
 
 
 def per_example_losses(
     model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, *, detach: bool = False
 ) -> Tensor:
-    """The vector of losses of a batch. With `detach` only the task's head learns from it."""
+    """Return the losses of a batch (n). With `detach` only the task's head learns from it."""
     if task.channel is not None:
         assert targets is not None
         logits = model(inputs, head=task.head, detach=detach)
@@ -279,17 +279,15 @@ def objective_for(*, several: bool, name: str = "classify") -> str:
     """Return the objective `name`, or the one that replaces it if examples have several labels at
     once.
     """
-    if several:
-        return next(
-            other
-            for other, objective in OBJECTIVES.items()
-            if objective.derived and objective.several
-        )
-    return name
+    if not several:
+        return name
+    return next(
+        other for other, objective in OBJECTIVES.items() if objective.derived and objective.several
+    )
 
 
 def find_objective(name: str, where: str) -> Objective:
-    """The objective that a configuration names; `where` is the setting."""
+    """Return the objective that a configuration names; `where` is the setting."""
     names = [other for other, objective in OBJECTIVES.items() if not objective.derived]
     if name not in names:
         raise unknown(f"objective in {where}:", name, names)

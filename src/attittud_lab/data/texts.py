@@ -62,7 +62,7 @@ class Words(Protocol):
         """A text that changes with anything that decides the token numbers."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token numbers of whole texts, without prefix and suffix."""
+        """Return the token numbers of whole texts, without prefix and suffix."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class Reader:
     cache: Path | None = None
 
     def rows(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The beginning of each text (n x L, padded) and its length (n)."""
+        """Return the beginning of each text (n x L, padded) and its length (n)."""
         room = self._room()
         tokens = tokenised(self.words, texts, self.cache)
         return self._padded([self._framed(text[:room]) for text in tokens])
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a
-        block.
+        """Return all of the texts in blocks of at most `max_length` tokens (n x L, padded), and
+        the length of each block (n). With `pack` the next text fills the rest of a block.
         """
         room = self._room()
         sides = len(self.words.prefix) + len(self.words.suffix)
@@ -121,8 +121,8 @@ class Reader:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         # As wide as the longest text, and at least one token wide.
         width = max(1, int(lengths.max(initial=0)))
-        what = f"{len(rows):,} texts of up to {width:,} tokens"
-        check_memory(4 * len(rows) * width, what, "lower data.max_length")
+        culprit = f"{len(rows):,} texts of up to {width:,} tokens"
+        check_memory(4 * len(rows) * width, culprit, "lower data.max_length")
         padded = np.full((len(rows), width), self.words.pad, dtype=np.int32)
         for row, numbers in zip(padded, rows, strict=True):
             row[: len(numbers)] = numbers
@@ -141,7 +141,7 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
     if stored is None:
         rows = words.encode(texts)
         kind = np.uint16 if words.vocabulary <= 1 << 16 else np.int32
-        ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+        ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         numbers = np.fromiter(chain.from_iterable(rows), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}
         if path is not None:
