@@ -91,6 +91,23 @@ def test_named_tasks_have_their_own_values():
                 name,
             )
     assert report.tasks["b"].cosine < 0
+    # Together, the losses count by the squared norms of their gradients.
+    inside = sum((want.V @ g).square().sum() for g in want.g_a.values())
+    whole = sum(g.square().sum() for g in want.g_a.values())
+    assert float(report.captured_auxiliary) == pytest.approx(float(inside / whole), rel=1e-9)
+
+
+def test_no_cosine_with_a_part_of_the_primary_gradient():
+    p = problem("mlp", torch.float64)
+    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=4, refresh_every=5)
+    guide.backward(p.losses(), {"a": p.loss(), "b": p.loss(slice(3))})
+    guide.primary(p.losses(slice(3)) / 2)
+    guide.auxiliary({"a": p.loss(), "b": p.loss(slice(3))})
+    guide.primary(p.losses(slice(3, 6)) / 2)
+    report = guide.combine()
+    # Of the first gradient only k numbers were left when the primary gradient was complete.
+    assert report.tasks["a"].cosine.isnan()
+    assert report.tasks["b"].cosine.isfinite()
 
 
 def test_accumulated_report_equals_the_report_of_the_whole_batch():

@@ -156,6 +156,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences,
     ),
+    "data_written_over_a_constant": (
+        lambda: Function(
+            lambda self, x: self.a(self.start.clone().copy_(x)),
+            a=nn.Linear(6, 5),
+            start=nn.Parameter(torch.zeros(M, 6), requires_grad=False),
+        ),
+        vectors,
+    ),
     "conv1d": (lambda: conv(nn.Conv1d(4, 6, 3, padding=2, dilation=2)), sequences),
     "conv2d": (
         lambda: conv(

@@ -4,6 +4,7 @@ were, also after an error.
 
 import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,7 @@ def snapshot(p: Problem):
     return {
         "torch": torch.get_rng_state().tolist(),
         "python": random.getstate(),
+        "numpy": [np.asarray(part).tolist() for part in np.random.get_state()],
         "modes": {name: module.training for name, module in p.model.named_modules()},
         "rates": {
             name: (m.p, m.inplace)
