@@ -85,6 +85,10 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
         (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
         (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere"),
         (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "'soon'"),
+        (
+            "training.guided.steps=0 --primary digits --auxiliary digits --budget soon".split(),
+            "training.guided.steps=0",
+        ),
     ],
 )
 def test_bad_input_is_one_paragraph_and_code_2(

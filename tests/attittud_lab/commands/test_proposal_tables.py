@@ -63,3 +63,12 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
     assert "Decision" in capsys.readouterr().out
+
+
+def test_columns_that_a_source_lacks_are_no_features() -> None:
+    for first, (name, own) in enumerate({"a.csv": "mine", "b.csv": "theirs"}.items()):
+        rows = [[i * 7 % 40 + first / 2, i % 5, "yes" if i % 2 else "no"] for i in range(40)]
+        with Path(name).open("w", newline="") as file:
+            csv.writer(file).writerows([["size", own, "label"], *rows])
+    assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.csv") == 0
+    assert load("attittud.yaml").data.table.exclude == ["mine", "theirs"]

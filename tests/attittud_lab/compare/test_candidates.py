@@ -1,9 +1,19 @@
 """The strategies of a comparison: their settings, their budget, and as many draws for each."""
 
 import json
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-from attittud_lab.compare.candidates import Budget, candidates, job, variants
+from attittud_lab.compare.candidates import (
+    Budget,
+    Candidate,
+    Variant,
+    candidates,
+    job,
+    run_dir,
+    variants,
+)
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import StrategyConfig
 from tests.helpers.comparisons import config
@@ -81,3 +91,16 @@ def test_drawn_settings_reach_the_run() -> None:
         )
         assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
         assert made.model.dropout == float(values["model.dropout"])
+
+
+def test_every_run_has_a_folder_of_its_own() -> None:
+    flip = StrategyConfig(name="flip")
+    labels, weights, changes = ("flip", "flip rank=7"), (0.1, 0.3), ((), ("model.width=8",))
+    budgets = Budget(3, 2), Budget(3, 4), Budget(4, 2)
+    folders = {
+        run_dir(Path(), Candidate(label, flip, True), Variant(weight, change), budget, seed)
+        for label, weight, change, budget, seed in product(
+            labels, weights, changes, budgets, (0, 1)
+        )
+    }
+    assert len(folders) == 2 * 2 * 2 * 3 * 2

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attittud_lab.compare.content import checked
+from attittud_lab.compare.content import _worth, checked
 from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult
+from tests.helpers.comparisons import config
 
 
 def run(
@@ -35,3 +36,16 @@ def test_damaged_results_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=r"run-\w+/result\.json"):
             checked(damaged)
+
+
+def test_what_one_test_example_is_worth() -> None:
+    """The mean over all seeds cannot be known better than this."""
+    settings = {
+        (): 1 / 9,
+        ("data.subsets=5",): 1 / (9 * 2),  # there are only two seeds
+        ("data.subsets=5", "data.test_seed=1"): 1 / 9,
+        ("data.seed=null",): 0.0,
+    }
+    for changes, worth in settings.items():
+        assert _worth(config(*changes), run()) == pytest.approx(worth)
+    assert _worth(config(), replace(run(), metric="macro_f1")) == 0.0

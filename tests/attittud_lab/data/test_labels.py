@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attittud_lab.data.labels import label_of, labels_of
+from attittud_lab.data.labels import class_names, label_of, labels_of
 from attittud_lab.errors import InputError
 from attittud_lab.predict.inputs import Inputs
 from tests.helpers.data_files import inputs, named, read_path, write_columns
@@ -84,3 +84,10 @@ def test_class_names_with_half_a_character_are_refused() -> None:
     table = pa.table({"label": [0, 1]}, metadata={"class_names": '["\\ud83d", "b"]'})
     with pytest.raises(InputError, match="half a character"):
         labels_of(table, "label", "column 'label'")
+
+
+def test_a_list_of_class_names_is_for_the_usual_column_and_for_one_with_as_many_labels() -> None:
+    columns = {"label": [0, 0, 0], "breed": [2, 0, 1], "owner": [1, 0, 1]}
+    table = pa.table(columns, metadata={"class_names": '["cat", "dog", "fox"]'})
+    names = ["cat", "dog", "fox"]
+    assert [class_names(table, column) for column in columns] == [names, names, None]

@@ -222,8 +222,8 @@ def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
         "split: train+test, test_split: test": "test",
         "validation_split: dev, test_split: dev+test": "dev",
     }.items():
-        with pytest.raises(InputError, match=culprit):
-            counts(f", {more}")
+        with pytest.raises(InputError, match=f"the split {culprit} is in"):
+            counts(f", {more}, overlap: warn")
 
 
 # ------------------------------------------------------------------------------------------- groups
