@@ -57,7 +57,7 @@ def snapshot(p: Problem):
     return {
         "torch": torch.get_rng_state().tolist(),
         "python": random.getstate(),
-        "numpy": [np.asarray(part).tolist() for part in np.random.get_state()],
+        "numpy": [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002
         "modes": {name: module.training for name, module in p.model.named_modules()},
         "rates": {
             name: (m.p, m.inplace)

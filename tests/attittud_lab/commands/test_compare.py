@@ -86,7 +86,15 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
         (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere"),
         (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "'soon'"),
         (
-            "training.guided.steps=0 --primary digits --auxiliary digits --budget soon".split(),
+            [
+                "training.guided.steps=0",
+                "--primary",
+                "digits",
+                "--auxiliary",
+                "digits",
+                "--budget",
+                "soon",
+            ],
             "training.guided.steps=0",
         ),
     ],

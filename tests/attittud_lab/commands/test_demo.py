@@ -30,9 +30,7 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     assert saved["seeds"] == [0, 1] and all(
         len(row["values"]) == 2 for row in saved["tables"][0]["rows"]
     )
-    tables = [
-        {row["label"]: row["values"] for row in table["rows"]} for table in saved["tables"]
-    ]
+    tables = [{row["label"]: row["values"] for row in table["rows"]} for table in saved["tables"]]
     assert all(table["primary_only"] == tables[0]["primary_only"] for table in tables)
     page = (tmp_path / "runs/demo/report.html").read_text()
     assert all(row in page for row in demo.ROWS) and all(
