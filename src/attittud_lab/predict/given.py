@@ -24,17 +24,18 @@ _IMAGES = "a path, bytes of an image file, a PIL image or an array of pixels"
 
 
 def table_rows(inputs: Any, features: Features) -> list[Mapping[str, Any]]:
-    """Rows of a table: mappings of columns to cells, a data frame, or an array for a single column
-    of lists.
+    """Return the rows of a table as mappings of columns to cells.
+
+    `inputs` are mappings, a data frame, or an array for a single column of lists.
     """
     names = [column.name for column in features.columns]
     if isinstance(inputs, (np.ndarray, Tensor)) and inputs.ndim == 2 and len(names) == 1:
         return [{names[0]: row.tolist()} for row in inputs]
-    cure = "the model reads rows of a table; give mappings or a data frame with the columns"
-    cure = f"{cure} {listed(names, 5)}"
-    rows = _several(inputs, cure)
+    advice = "the model reads rows of a table; give mappings or a data frame with the columns"
+    advice = f"{advice} {listed(names, 5)}"
+    rows = _several(inputs, advice)
     if not all(isinstance(row, Mapping) for row in rows):
-        raise InputError(cure)
+        raise InputError(advice)
     for position, row in enumerate(rows):
         for name in names:
             _check_whole(row.get(name), f"input {position}, column {name!r},")
@@ -42,19 +43,19 @@ def table_rows(inputs: Any, features: Features) -> list[Mapping[str, Any]]:
 
 
 def texts(inputs: Any, column: str | None) -> list[str]:
-    """Texts, or the cells of the input column of mappings and data frames."""
-    cure = "the model reads texts; give strings"
-    cells = _cells(inputs, column, cure)
+    """Return texts, or the cells of the input column of mappings and data frames."""
+    advice = "the model reads texts; give strings"
+    cells = _cells(inputs, column, advice)
     for position, item in enumerate(cells):
         if not isinstance(item, str):
-            raise InputError(f"input {position} is a {type(item).__name__}, but {cure}")
+            raise InputError(f"input {position} is a {type(item).__name__}, but {advice}")
         _check_whole(item, f"input {position}")
-    return [str(item) for item in cells]
+    return list(map(str, cells))
 
 
 def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
-    """Images in any form, or the cells of the input column of mappings and data frames; arrays
-    become C x H x W.
+    """Return images in any form, or the cells of the input column of mappings and data frames;
+    arrays become C x H x W.
     """
     if isinstance(inputs, Tensor):
         inputs = inputs.detach().cpu().numpy()
@@ -64,18 +65,18 @@ def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
     return [_image(position, item) for position, item in enumerate(cells)]
 
 
-def _check_whole(cell: Any, what: str) -> None:
+def _check_whole(cell: Any, culprit: str) -> None:
     """Refuse a text with half a character."""
-    half = HALF.search(cell) if isinstance(cell, str) else None
+    if not isinstance(cell, str):
+        return
+    half = HALF.search(cell)
     if half:
-        letter = f"{ord(half[0]):X}"
-        raise InputError(
-            f"{what} has half a character (U+{letter}, a lone surrogate), which no encoding of text has; "
-            "decode it again, or remove the character"
-        )
+        problem = f"{culprit} has half a character (U+{ord(half[0]):X}, a lone surrogate)"
+        advice = "decode it again, or remove the character"
+        raise InputError(f"{problem}, which no encoding of text has; {advice}")
 
 
-def _several(inputs: Any, cure: str) -> list[Any]:
+def _several(inputs: Any, advice: str) -> list[Any]:
     """Return the single inputs; the rows of a data frame are mappings."""
     if isinstance(inputs, (str, os.PathLike, bytes, Image.Image, Mapping)):
         return [inputs]
@@ -91,13 +92,13 @@ def _several(inputs: Any, cure: str) -> list[Any]:
             return list(inputs.to_dict("records"))
         return list(inputs)
     except TypeError:
-        raise InputError(f"the inputs are a {type(inputs).__name__}; {cure}") from None
+        raise InputError(f"the inputs are a {type(inputs).__name__}; {advice}") from None
 
 
-def _cells(inputs: Any, column: str | None, cure: str) -> list[Any]:
+def _cells(inputs: Any, column: str | None, advice: str) -> list[Any]:
     """Return the single inputs; mappings and data frames have them in one column."""
     cells = []
-    for position, item in enumerate(_several(inputs, cure)):
+    for position, item in enumerate(_several(inputs, advice)):
         cell = item
         if isinstance(item, Mapping) and {*item} != {"bytes", "path"}:  # an image of the hub
             cell = item[_column(list(item), column, f"input {position}")]
@@ -134,23 +135,27 @@ def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
     if pixels.ndim != 3:
         return _stacked(pixels)
     # The rows of one colour image would otherwise be read as grey images.
-    single = pixels.shape[-1] in (1, 3) or (channels == 3 and pixels.shape[0] in (1, 3))
-    if channels == 3 and not single:
-        cure = "give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images"
-        raise InputError(f"an array of shape {pixels.shape} is no colour image; {cure}")
-    return _stacked(pixels[None] if single else pixels)
+    if pixels.shape[-1] in (1, 3) or (channels == 3 and pixels.shape[0] in (1, 3)):
+        return _stacked(pixels[None])
+    if channels == 3:
+        advice = "give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images"
+        raise InputError(f"an array of shape {pixels.shape} is no colour image; {advice}")
+    return _stacked(pixels)
 
 
 def _stacked(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return several images as n x C x H x W; without an axis for channels they are grey."""
     if pixels.dtype != np.uint8:
-        cure = "give pixels from 0 to 255 as np.uint8, without any normalisation"
-        raise InputError(f"the images are of type {pixels.dtype}, not uint8; {cure}")
+        advice = "give pixels from 0 to 255 as np.uint8, without any normalisation"
+        raise InputError(f"the images are of type {pixels.dtype}, not uint8; {advice}")
     if pixels.ndim == 3:
         return pixels[:, None]
-    colours = [pixels.ndim == 4 and pixels.shape[axis] in (1, 3) for axis in (1, -1)]
-    if sum(colours) != 1:
+    channels_first = pixels.ndim == 4 and pixels.shape[1] in (1, 3)
+    channels_last = pixels.ndim == 4 and pixels.shape[3] in (1, 3)
+    if channels_first == channels_last:
         problem = f"it is not clear which axis of the shape {pixels.shape} has the 1 or 3 channels"
-        cure = "give n x C x H x W, n x H x W x C, or n x H x W for grey images"
-        raise InputError(f"{problem}; {cure}")
-    return pixels if colours[0] else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+        advice = "give n x C x H x W, n x H x W x C, or n x H x W for grey images"
+        raise InputError(f"{problem}; {advice}")
+    if channels_first:
+        return pixels
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

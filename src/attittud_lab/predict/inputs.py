@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
-from attittud_lab.data.folder import files_in
+from attittud_lab.data.folder import files_in, is_image
 from attittud_lab.data.labels import class_names, label_of
 from attittud_lab.data.rows import (
     INPUTS,
@@ -54,7 +53,10 @@ class Item:
 
     @property
     def name(self) -> str:
-        return self.file if self.row is None else f"{self.file}, row {self.row}"
+        """What a message calls the input."""
+        if self.row is None:
+            return self.file
+        return f"{self.file}, row {self.row}"
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,9 @@ class Inputs:
         """
         if names.count(STANDARD) > 1:
             raise InputError("standard input (-) can only be read once; name it once")
-        return _joined([self._one(name) for name in names])
+        return _joined([self._source(name) for name in names])
 
-    def _one(self, name: str) -> tuple[int | None, Iterator[Item]]:
+    def _source(self, name: str) -> tuple[int | None, Iterator[Item]]:
         if name == STANDARD:
             return None, self._standard()
         path = as_path(name)
@@ -102,18 +104,25 @@ class Inputs:
         if suffix in TABLES:
             return None, self._table(path)
         if self.kind != "image":
-            cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
+            advice = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
             raise InputError(
-                f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}"
+                f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {advice}"
             )
         return 1, iter([self._image(path, root)])
 
     def _image(self, path: Path, root: Path | None) -> Item:
+        """Return an image; its true class is the name of its folder below `root`, if it is one of
+        the model's.
+        """
         self._check_no_columns(str(path))
-        above = "" if root is None or path.parent == root else path.relative_to(root).parts[0]
-        truth = frozenset([above]) if above in self.classes else None
-        if truth is None and above:
-            self._hint(f"{root}: the folder", above)
+        folder = ""
+        if root is not None and path.parent != root:
+            folder = path.relative_to(root).parts[0]
+        truth = None
+        if folder in self.classes:
+            truth = frozenset([folder])
+        elif folder:
+            self._hint(f"{root}: the folder", folder)
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
@@ -121,25 +130,25 @@ class Inputs:
         by folder.
         """
         files = list(files_in(root, root))
-        counts = Counter(path.suffix.lower() for path in files)
         readable: Sequence[str] = TABLES
         suffixes: Sequence[str] = TABLES
         if self.kind == "image":
             readable = (*IMAGES, ".parquet")
-            suffixes = IMAGES if any(counts[suffix] for suffix in IMAGES) else (".parquet",)
-        count = sum(counts[suffix] for suffix in suffixes)
-        if not count:
+            suffixes = (".parquet",)
+            if any(map(is_image, files)):
+                suffixes = IMAGES
+        paths = [path for path in files if path.suffix.lower() in suffixes]
+        if not paths:
             raise InputError(
                 f"{root}: it contains no file that can be read ({', '.join(readable)}); check the path"
             )
-        if counts.total() > count:
-            left = counted(counts.total() - count, "file is", "files are")
+        if len(paths) < len(files):
+            left = counted(len(files) - len(paths), "file is", "files are")
             warn_once(
                 f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here"
             )
-        paths = [path for path in files if path.suffix.lower() in suffixes]
         if suffixes is IMAGES:
-            return count, (self._image(path, root) for path in paths)
+            return len(paths), (self._image(path, root) for path in paths)
         return _joined([self._file(path, root) for path in paths])
 
     # --------------------------------------------------------------------------------------- tables
@@ -148,9 +157,12 @@ class Inputs:
         number = 0
         for batch in batches(path, _ROWS):
             column, label = self._columns(batch.column_names, str(path))
-            names = None if label is None else class_names(batch, label)
-            cells = batch.to_pylist() if column is None else batch[column].to_pylist()
-            labels = [None] * len(cells) if label is None else batch[label].to_pylist()
+            cells = (batch if column is None else batch[column]).to_pylist()
+            names = None
+            labels = [None] * len(cells)
+            if label is not None:
+                names = class_names(batch, label)
+                labels = batch[label].to_pylist()
             for cell, truth in zip(cells, labels, strict=True):
                 number += 1
                 yield self._row(str(path), number, cell, self._truth(truth, names))
@@ -160,11 +172,12 @@ class Inputs:
             yield from self._objects(str(path), text)
 
     def _objects(self, where: str, text: Iterable[str]) -> Iterator[Item]:
-        """Lines of JSON; each is a mapping with the input column."""
+        """Yield the inputs in lines of JSON; each is a mapping with the input column."""
         for number, row in objects(text, where):
             column, label = self._columns(list(row), f"{where}: line {number}")
+            cell = row if column is None else row[column]
             truth = None if label is None else self._truth(row[label], None)
-            yield self._row(where, number, row if column is None else row[column], truth)
+            yield self._row(where, number, cell, truth)
 
     def _standard(self) -> Iterator[Item]:
         """Read JSON lines if the first line is an object; otherwise each line is a text, or the
@@ -173,26 +186,26 @@ class Inputs:
         assert isinstance(sys.stdin, io.TextIOWrapper)
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
         with blamed("standard input"):
-            before: list[str] = []
+            start: list[str] = []
             for line in sys.stdin:
-                before.append(line)
+                start.append(line)
                 if line.strip():
                     break
-            whole = chain(before, sys.stdin)
-            if before and _is_object(before[-1]):
-                yield from self._objects(STANDARD, whole)
+            lines = chain(start, sys.stdin)
+            if start and _is_object(start[-1]):
+                yield from self._objects(STANDARD, lines)
             else:
-                yield from self._lines(whole)
+                yield from self._lines(lines)
 
-    def _lines(self, whole: Iterable[str]) -> Iterator[Item]:
-        for number, line in enumerate(whole, 1):
+    def _lines(self, lines: Iterable[str]) -> Iterator[Item]:
+        for number, line in enumerate(lines, 1):
             name = line.rstrip("\n")
             if self.kind == "text":
                 self._check_no_columns("standard input")
                 yield Item(STANDARD, number, name)
             elif self.kind == "table":
-                cure = "write one object with all columns per line, or name a file"
-                raise InputError(f"standard input: line {number} is not JSON; {cure}")
+                advice = "write one object with all columns per line, or name a file"
+                raise InputError(f"standard input: line {number} is not JSON; {advice}")
             elif name:
                 yield self._image(as_path(name), None)
 
@@ -214,42 +227,46 @@ class Inputs:
                 find_column(names, name, (), where)
             return None, label
         if column is None:
-            unnamed = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
-            lack = f"there is no column {self.input}" if self.input else unnamed
-            cure = (
-                f"name the column of the {self.kind}s with --input. Its columns are {listed(names)}"
-            )
-            raise InputError(f"{where}: {lack}; {cure}{other_separator(names)}")
+            problem = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
+            if self.input:
+                problem = f"there is no column {self.input}"
+            advice = f"name the column of the {self.kind}s with --input"
+            columns = f"Its columns are {listed(names)}{other_separator(names)}"
+            raise InputError(f"{where}: {problem}; {advice}. {columns}")
         return column, label
 
     def _check_no_columns(self, where: str) -> None:
+        """Refuse --input and --label for inputs without columns."""
         if self.options:
-            what = f"{where}: has no columns, so {' and '.join(self.options)} cannot name one"
-            raise InputError(f"{what}; leave it out, or give a csv, tsv, jsonl or parquet file")
+            problem = f"{where}: has no columns, so {' and '.join(self.options)} cannot name one"
+            raise InputError(f"{problem}; leave it out, or give a csv, tsv, jsonl or parquet file")
 
     def _row(self, file: str, number: int, cell: Any, truth: frozenset[str] | None) -> Item:
         if self.kind == "table":
             return Item(_written(file), number, cell, truth)
         raw = content(cell)
-        if self.kind == "text" and raw is None:
-            raw = ""
-        if not isinstance(raw, str if self.kind == "text" else bytes):
+        expected: type = bytes
+        if self.kind == "text":
+            expected = str
+            if raw is None:
+                raw = ""
+        if not isinstance(raw, expected):
             words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
-            what = words.get(type(raw), f"a {type(raw).__name__}")
-            cure = "name another column with --input, or repair the row"
+            thing = words.get(type(raw), f"a {type(raw).__name__}")
+            advice = "name another column with --input, or repair the row"
             raise InputError(
-                f"{file}: row {number} holds {what}, but the model reads {self.kind}s; {cure}"
+                f"{file}: row {number} holds {thing}, but the model reads {self.kind}s; {advice}"
             )
         return Item(_written(file), number, raw, truth)
 
-    def _hint(self, what: str, name: str) -> None:
+    def _hint(self, culprit: str, name: str) -> None:
         """Warn if a true class is only spelt in another way than in training: it then counts as not
         known.
         """
         class_ = self._spellings.get(loose(name))
         if class_ is not None:
-            spelt = f"{what} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
-            warn_once(f"{spelt}; spell them alike to get the accuracy")
+            problem = f"{culprit} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
+            warn_once(f"{problem}; spell them alike to get the accuracy")
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
         """Return the classes of a row from its label cell; None without a label, or for a class
@@ -271,9 +288,8 @@ class Inputs:
         """
         if not self.several or len(names) != len(values) or not {*self.classes} <= {*names}:
             return None
-        return frozenset(name for name, has in zip(names, values, strict=True) if has) & {
-            *self.classes
-        }
+        present = {name for name, has in zip(names, values, strict=True) if has}
+        return frozenset(present.intersection(self.classes))
 
 
 def _joined(
@@ -282,9 +298,11 @@ def _joined(
     """Return the number of all inputs (None if one source does not know its own), and the inputs
     one after the other.
     """
-    counts = [count for count, _ in sources]
+    counts = [count for count, _ in sources if count is not None]
     items = chain.from_iterable(items for _, items in sources)
-    return (None if None in counts else sum(count or 0 for count in counts)), items
+    if len(counts) < len(sources):
+        return None, items
+    return sum(counts), items
 
 
 def _written(path: Path | str) -> str:

@@ -43,6 +43,7 @@ from attittud_lab.uses.evaluate import SimpleModel
 
 AT_ONCE = 512
 """Inputs of a batch: as many as an evaluation has."""
+_RESTORE = "restore it from a backup, or train again with --fresh"
 THRESHOLD = 0.5
 """With several labels at once, an input gets the labels whose probability is above this."""
 
@@ -68,8 +69,8 @@ class Classifier(nn.Module):
         self.temperature = temperature
 
     def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:
-        """With `raw`, the scores before they are divided by the temperature: for a single member,
-        its outputs.
+        """Return probabilities; with `raw`, the scores before they are divided by the temperature:
+        for a single member, its outputs.
         """
         scores = [member(inputs, head="primary").float() for member in self.members]
         mean: Tensor = scores[0]
@@ -82,7 +83,9 @@ class Classifier(nn.Module):
 
 def probabilities_of(scores: Tensor, *, several: bool) -> Tensor:
     """Return probabilities, n x classes, of scores; with several labels at once, of logits."""
-    return scores.sigmoid() if several else scores.softmax(1)
+    if several:
+        return scores.sigmoid()
+    return scores.softmax(1)
 
 
 def mean_scores(scores: Sequence[Tensor], shares: Sequence[float], *, several: bool) -> Tensor:
@@ -159,7 +162,9 @@ class Model:
         """The mean of the networks; None if there is none, or if they read texts in different
         ways.
         """
-        return self.networks[0].module if len(self.networks) == 1 else None
+        if len(self.networks) != 1:
+            return None
+        return self.networks[0].module
 
     @property
     def bytes(self) -> int:
@@ -233,7 +238,7 @@ class Model:
         return Batch(examples, features, read)
 
     def _examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
-        """Tensors for networks, and the columns of tables."""
+        """Return the tensors for networks, and the columns of tables."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
             return Examples(decode_all(raws, Pixels(channels, size), names), None)
@@ -243,10 +248,12 @@ class Model:
         return self._tokens(self._encoder, raws)
 
     def _tokens(self, reader: Reader, texts: Sequence[str]) -> Examples:
-        """Texts as token numbers."""
+        """Return texts as token numbers."""
         rows, lengths = reader.rows(texts)
         bucket = self.config.data.buckets
-        return Examples(rows, None, lengths if bucket else None, bucket or 1)
+        if not bucket:
+            return Examples(rows, None)
+        return Examples(rows, None, lengths, bucket)
 
     def count_used(self, raws: Sequence[Any], batch: Batch, used: npt.NDArray[np.uint64]) -> int:
         """Count the inputs that are among the `used_examples` of the run; rows of a table are
@@ -283,13 +290,11 @@ class Model:
         """
         if not self.several:
             return [self.classes[number] for number in scores.argmax(1).tolist()]
-        above = scores > self.temperature * float(
-            torch.logit(torch.tensor(threshold, dtype=torch.float64))
-        )
-        return [
-            [name for name, has in zip(self.classes, row, strict=True) if has]
-            for row in above.tolist()
-        ]
+        least = float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
+        labels = []
+        for row in (scores > self.temperature * least).tolist():
+            labels.append([name for name, has in zip(self.classes, row, strict=True) if has])
+        return labels
 
     def probabilities(self, scores: Tensor) -> npt.NDArray[np.float32]:
         """Return probabilities from raw scores."""
@@ -387,7 +392,7 @@ class Model:
 
 
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
-    """The model in the folder of a finished run."""
+    """Return the model in the folder of a finished run."""
     folder = Path(run).expanduser()
     where = choose_device(device)
     return assembled(folder, *read_model(folder), where)
@@ -399,15 +404,19 @@ def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
     """
     path = Path(run).expanduser() / "data.json"
     try:
-        digests = read_json(path).get(DIGESTS) if path.is_file() else None
-        return None if digests is None else unpacked(digests)
+        if not path.is_file():
+            return None
+        digests = read_json(path).get(DIGESTS)
+        if digests is None:
+            return None
+        return unpacked(digests)
     except (AttributeError, TypeError, ValueError) as error:
         problem = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(f"{problem}; restore it from a backup, or remove this entry") from None
 
 
 def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
-    """The model of a folder from its weights and what is known about it."""
+    """Return the model of a folder from its weights and what is known about it."""
     networks = [member for member in about.members if member["kind"] == "network"]
     encoder: Reader | Features | None = None
     if about.kind == "table":
@@ -435,8 +444,10 @@ def _network_members(
     folder: Path, about: ModelFile, config: Config, members: Sequence[Member], total: float
 ) -> list[NetworkMembers]:
     """Read the networks among the members; those that read texts in their own way form groups."""
-    parts: dict[str, list[tuple[Network, float]]] = {}
-    readers: dict[str, Reader | None] = {}
+    # By the name of the model that reads texts in its own way; "" for the reader of `model:`.
+    networks: dict[str, list[Network]] = {}
+    shares: dict[str, list[float]] = {}
+    readers: dict[str, Reader] = {}
     for member in members:
         settings = config.model
         described = about.network
@@ -446,22 +457,23 @@ def _network_members(
         settings = _described(settings, folder, described)
         if about.kind not in find(settings.name)[0].reads:
             raise _cannot_read(folder, settings, about.kind)
-        own_reader = about.kind == "text" and "model" in member
-        key = settings.name if own_reader else ""
-        if key not in readers:
-            readers[key] = _text_reader(folder, config, settings) if own_reader else None
-        network = _network(folder / member["weights"], settings, about)
-        parts.setdefault(key, []).append((network, member["share"]))
+        key = ""
+        if about.kind == "text" and "model" in member:
+            key = settings.name
+            if key not in readers:
+                readers[key] = _text_reader(folder, config, settings)
+        networks.setdefault(key, []).append(_network(folder / member["weights"], settings, about))
+        shares.setdefault(key, []).append(member["share"])
     groups = []
-    for key, networks in parts.items():
-        together = sum(share for _, share in networks)
+    for key, group in networks.items():
+        together = sum(shares[key])
         module = Classifier(
-            [network for network, _ in networks],
-            [share / together for _, share in networks],
+            group,
+            [share / together for share in shares[key]],
             several=about.several,
             temperature=about.temperature or 1.0,
         )
-        groups.append(NetworkMembers(module, together / total, readers[key]))
+        groups.append(NetworkMembers(module, together / total, readers.get(key)))
     return groups
 
 
@@ -502,15 +514,15 @@ def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:
 
 def _stored_map(folder: Path, name: str, where: torch.device) -> FeatureMap:
     """Read how examples become the features of simple models."""
-    about, arrays = (folder / file for file in features_files(name))
+    about, arrays = features_files(name)
     try:
-        plain = read_json(about)
-        feature_map = features.restore(str(plain["name"]), plain["settings"], load_weights(arrays))
+        plain = read_json(folder / about)
+        feature_map = features.restore(
+            str(plain["name"]), plain["settings"], load_weights(folder / arrays)
+        )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = f"{about}: does not say how examples become features ({one_line(error, 200)})"
-        raise InputError(
-            f"{reason}; restore it from a backup, or train again with --fresh"
-        ) from None
+        problem = f"{folder / about}: does not say how examples become features"
+        raise InputError(f"{problem} ({one_line(error, 200)}); {_RESTORE}") from None
     feature_map.to(str(where))
     return feature_map
 
@@ -521,12 +533,8 @@ def _simple(folder: Path, member: Mapping[str, Any]) -> SimpleModel:
     try:
         return SimpleModel.restore(read_json(path), load_weights(folder / member["weights"]))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = (
-            f"{path}: does not describe a model ({type(error).__name__}: {one_line(error, 200)})"
-        )
-        raise InputError(
-            f"{reason}; restore it from a backup, or train again with --fresh"
-        ) from None
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise InputError(f"{path}: does not describe a model ({reason}); {_RESTORE}") from None
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:
@@ -537,8 +545,7 @@ def _stored_features(folder: Path, about: ModelFile) -> Features:
         if [features.width] != about.shape:
             raise ValueError(f"it has {features.width} features, the model {about.shape}")
     except (LookupError, TypeError, ValueError) as error:
-        problem = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(
-            f"{problem}; restore it from a backup, or train again with --fresh"
-        ) from None
+        problem = f"{path}: does not say how rows become features"
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise InputError(f"{problem} ({reason}); {_RESTORE}") from None
     return features

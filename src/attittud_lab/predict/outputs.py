@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,7 +39,9 @@ def check_output(
     path: Path | None, inputs: Sequence[str], classes: Sequence[str], *, several: bool
 ) -> None:
     """Refuse what cannot be written before anything is predicted."""
-    suffix = ".csv" if path is None else path.suffix.lower()
+    suffix = ".csv"
+    if path is not None:
+        suffix = path.suffix.lower()
     if suffix not in FORMATS:
         formats = ", ".join(FORMATS)
         raise InputError(
@@ -79,10 +82,11 @@ def open_output(
             sys.stdout.flush()
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    suffix = path.suffix.lower()
-    options = {"raw": raw} if suffix == ".csv" else {}
+    open_format = FORMATS[path.suffix.lower()]
+    if open_format is _csv:
+        open_format = partial(_csv, raw=raw)
     try:
-        with FORMATS[suffix](part, classes, several, **options) as write:
+        with open_format(part, classes, several) as write:
             yield write
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -120,11 +124,13 @@ def _csv(
                 write_row(heading)
                 heading.clear()
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
-                words = ";".join(label) if several else label
                 file_name = item.file
+                words = label
+                if several:
+                    words = ";".join(label)
                 if not raw:
-                    words = harmless(words)
                     file_name = harmless(file_name)
+                    words = harmless(words)
                 write_row([file_name, item.row, words, *(f"{value:.6g}" for value in row)])
 
         yield write
@@ -138,14 +144,12 @@ def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Writ
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
-                named = {
-                    name: float(f"{value:.6g}") for name, value in zip(classes, row, strict=True)
-                }
+                rounded = [float(f"{value:.6g}") for value in row]
                 line = {
                     "file": item.file,
                     "row": item.row,
                     _label(several): label,
-                    "probabilities": named,
+                    "probabilities": dict(zip(classes, rounded, strict=True)),
                 }
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
@@ -159,19 +163,20 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
 
     words = pa.list_(pa.string()) if several else pa.string()
     columns = [("file", pa.string()), ("row", pa.int64()), (_label(several), words)]
-    schema = pa.schema(columns + [(f"p_{name}", pa.float32()) for name in classes])
+    columns += [(f"p_{name}", pa.float32()) for name in classes]
+    schema = pa.schema(columns)
     with pa.parquet.ParquetWriter(target, schema) as file:
 
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
-            about = [[item.file for item in items], [item.row for item in items], list(labels)]
             arrays = [
-                pa.array(values, type_) for values, (_, type_) in zip(about, columns, strict=True)
+                pa.array([item.file for item in items], pa.string()),
+                pa.array([item.row for item in items], pa.int64()),
+                pa.array(list(labels), words),
+                *map(pa.array, likely.T.copy()),
             ]
-            file.write_table(
-                pa.Table.from_arrays([*arrays, *map(pa.array, likely.T.copy())], schema=schema)
-            )
+            file.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
         yield write
 
@@ -186,6 +191,7 @@ def _opened(target: Path | TextIO) -> Iterator[TextIO]:
 
 
 def _label(several: bool) -> str:
+    """Return the name of the column of labels."""
     return "labels" if several else "label"
 
 
