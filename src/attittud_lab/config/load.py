@@ -51,7 +51,9 @@ def loads(
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
     """Return a configuration with some settings replaced."""
-    return loads(dump(config), overrides) if overrides else config
+    if not overrides:
+        return config
+    return loads(dump(config), overrides)
 
 
 def dump(config: Config) -> str:
@@ -132,9 +134,11 @@ def _compose(text: str, name: str) -> Tree:
         node = loader.get_single_node()
         tree = {} if node is None else _tree(node)
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        origin = name
+        if error.problem_mark:
+            origin += f":{error.problem_mark.line + 1}"
         reason = error.problem or error.context
-        raise ConfigError(f"{name}{line}: not valid YAML: {reason}") from None
+        raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
     # The last three: a character beyond Unicode, and thousands of levels.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
@@ -202,16 +206,16 @@ def _inherited(path: Path, earlier: tuple[Path, ...] = ()) -> Tree:
 
 def _read(path: Path) -> str:
     """Read a file of UTF-8 text."""
-    cure = "check the path"
+    advice = "check the path"
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         reason = error.strerror
         if path.is_dir():
-            cure = "for a folder of data, `attittud init` writes a configuration"
+            advice = "for a folder of data, `attittud init` writes a configuration"
     except ValueError as error:  # not UTF-8, or a NUL character in the path
         reason = one_line(error)
-    raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; {cure}")
+    raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; {advice}")
 
 
 def _merged(below: Tree, above: Tree) -> Tree:

@@ -423,13 +423,13 @@ class CompareConfig(Section):
             of_a_run = path.startswith(("training.", "model.", "strategy."))
             if not of_a_run or path.endswith((".steps", ".epochs", ".mode")):
                 why = "since all runs share their data and their steps"
-                cure = "give paths below training, model or strategy"
-                raise InputError(f"compare.space: {short(path)} cannot be tuned, {why}; {cure}")
+                advice = "give paths below training, model or strategy"
+                raise InputError(f"compare.space: {short(path)} cannot be tuned, {why}; {advice}")
             if not values:
                 raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
         if self.tuning_seeds > self.seeds:
-            cure = f"but there are only {self.seeds} seeds; lower it, or raise compare.seeds"
-            raise InputError(f"compare.tuning_seeds is {self.tuning_seeds}, {cure}")
+            reason = f"but there are only {self.seeds} seeds; lower it, or raise compare.seeds"
+            raise InputError(f"compare.tuning_seeds is {self.tuning_seeds}, {reason}")
 
 
 @dataclass(frozen=True)

@@ -136,17 +136,16 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
     for name, entry in _ENTRIES.items():
         if kind not in entry.reads or not entry.default:
             continue
-        if entry.missing:
-            packages = joined(entry.missing)
-            if entry.on_hub is not None and is_cached(entry.on_hub):
-                stand_in = f"hf:{entry.on_hub}"
-                choice.names.append(stand_in)
-                choice.lines.append(f"{stand_in}: for {name}, because {packages} is not installed")
-                continue
-            choice.lines.append(f"{name}: skipped, {packages} is not installed; {INSTALL}")
-            continue
-        choice.names.append(name)
-        choice.lines.append(f"{name}: {entry.about}")
+        missing = joined(entry.missing)
+        if not missing:
+            choice.names.append(name)
+            choice.lines.append(f"{name}: {entry.about}")
+        elif entry.on_hub is not None and is_cached(entry.on_hub):
+            stand_in = f"hf:{entry.on_hub}"
+            choice.names.append(stand_in)
+            choice.lines.append(f"{stand_in}: for {name}, because {missing} is not installed")
+        else:
+            choice.lines.append(f"{name}: skipped, {missing} is not installed; {INSTALL}")
     return choice
 
 
@@ -156,8 +155,9 @@ def absent_encoder(kind: str) -> FeaturesEntry | None:
     """
     for entry in _ENTRIES.values():
         if kind in entry.reads and entry.default and entry.on_hub is not None:
-            absent = entry.missing and readable() and not is_cached(entry.on_hub)
-            return entry if absent else None
+            if entry.missing and readable() and not is_cached(entry.on_hub):
+                return entry
+            return None
     return None
 
 

@@ -108,8 +108,11 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
 
 def _missing(digests: Sequence[bytes], rows: dict[bytes, Rows]) -> list[int]:
     """Return the position of each input that has no row yet; of equal inputs the first."""
-    first = {name: position for position, name in reversed([*enumerate(digests)])}
-    return sorted(position for name, position in first.items() if name not in rows)
+    first: dict[bytes, int] = {}
+    for position, name in enumerate(digests):
+        if name not in rows:
+            first.setdefault(name, position)
+    return list(first.values())
 
 
 def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:

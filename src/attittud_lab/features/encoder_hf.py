@@ -80,7 +80,9 @@ class EncoderFeatures(FrozenFeatures):
         if lacking:
             raise self.folder.failed("the network", f"its file lacks {listed(lacking, 3)}")
         network = network.float()
-        return network if self.reads == "text" else HFImageBody(network)
+        if self.reads == "image":
+            return HFImageBody(network)
+        return network
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         network = ready(self.network, self.device)

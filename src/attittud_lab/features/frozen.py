@@ -76,8 +76,10 @@ class FrozenFeatures(FeatureMap):
         for key, value in feature_map.plain().items():
             if key not in _MAY_DIFFER and plain.get(key) != value:
                 problem = f"features {name!r}: the encoder is not the one of the training ({key})"
-                what = f"version {plain['version']}" if "version" in plain else "the same files"
-                raise InputError(f"{problem}; install {what}, or train again")
+                needed = "the same files"
+                if "version" in plain:
+                    needed = f"version {plain['version']}"
+                raise InputError(f"{problem}; install {needed}, or train again")
         return feature_map
 
 

@@ -74,7 +74,7 @@ class TfidfFeatures(FeatureMap):
             raise ValueError("the map has not been fitted; call fit() first")
         chunks = []
         for start in range(0, max(1, len(inputs)), _CHUNK):
-            texts = [str(text) for text in inputs[start : start + _CHUNK]]
+            texts = list(map(str, inputs[start : start + _CHUNK]))
             blocks = [_rows(vectorizer, texts) for vectorizer in self._blocks.values()]
             chunks.append(sparse.hstack(blocks, format="csr"))
             if progress is not None:
@@ -116,7 +116,7 @@ def _vectorizer(block: str, **more: Any) -> TfidfVectorizer:
 def _sample(inputs: Sequence[str]) -> list[str]:
     """Return the first texts and evenly spread others, at most `FITTED_ON` together."""
     if len(inputs) <= FITTED_ON:
-        return [str(text) for text in inputs]
+        return list(map(str, inputs))
     first = FITTED_ON // 2
     others = np.linspace(first, len(inputs) - 1, FITTED_ON - first).round().astype(int)
     positions = [*range(first), *others.tolist()]
