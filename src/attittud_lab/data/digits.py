@@ -24,9 +24,13 @@ class Digits(Source):
         bunch = _bunch()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels = bunch.target.astype(np.int64)
-        names = [str(digit) for digit in range(10)]
         return Listing(
-            "digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names
+            "digits",
+            "image",
+            len(pixels),
+            fetch=lambda rows: list(pixels[rows]),
+            labels=labels,
+            classes=list("0123456789"),
         )
 
 

@@ -136,7 +136,10 @@ class Column:
         return self.indicator
 
     def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
-        """Return the features of some rows, n x `width`."""
+        """Return the features of some rows, n x `width`.
+
+        A number x becomes (x - mean) / scale, cut at `FARTHEST`; a missing one becomes 0.
+        """
         culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
             return self._encode_texts(texts(values, culprit))
@@ -157,6 +160,7 @@ class Column:
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def _encode_texts(self, cells: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return a 1 for each text at its position in `levels`, or behind them; n x `width`."""
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
         others = len(self.levels)
         chosen = np.array([numbered.get(folded(text), others) for text in cells], dtype=np.int64)
@@ -505,6 +509,7 @@ def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
 
 
 def _finite(values: Numbers, culprit: str) -> Numbers:
+    """Return the numbers, none of which may be infinite."""
     if np.isinf(values).any():
         advice = "correct it, or leave the cell empty, which counts as missing"
         raise InputError(f"{culprit} has an infinite number, or one beyond 1.8e308; {advice}")

@@ -115,7 +115,13 @@ def deep(raws: Sequence[Any], white: int | None) -> list[Any]:
     """Return inputs with the value that is white in grey pictures of more than 8 bits."""
     if white is None:
         return list(raws)
-    return [raw if isinstance(raw, np.ndarray) else Deep(raw, white) for raw in raws]
+    inputs: list[Any] = []
+    for raw in raws:
+        if isinstance(raw, np.ndarray):
+            inputs.append(raw)
+        else:
+            inputs.append(Deep(raw, white))
+    return inputs
 
 
 def is_deep(image: Image.Image) -> bool:
@@ -272,8 +278,8 @@ def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image
 def decode_all(
     raws: Sequence[Raw | Image.Image | Deep], pixels: Pixels, where: str | Sequence[str]
 ) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages
-    begin with `where`.
+    """Return decoded images, n x C x H x W, from a few threads (pillow works outside of Python's
+    lock). Error messages begin with `where`.
     """
     places = where
     if isinstance(where, str):

@@ -217,12 +217,15 @@ def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
 def _warn_of_twins(part: Part, where: str) -> None:
     """Warn if two classes of a source are spellings of one name: then they count as two classes."""
     first: dict[str, str] = {}
-    twins = [name for name in part.classes if first.setdefault(loose(name), name) != name]
-    if twins:
-        pair = f"{short(first[loose(twins[0])])!r} and {short(twins[0])!r}"
-        problem = f"{where}: the classes {pair} differ only in case, blanks or Unicode form"
-        if len(twins) > 1:
-            problem += f", and {counted(len(twins) - 1, 'more pair')}"
+    pairs = []
+    for name in part.classes:
+        earlier = first.setdefault(loose(name), name)
+        if earlier != name:
+            pairs.append(f"{short(earlier)!r} and {short(name)!r}")
+    if pairs:
+        problem = f"{where}: the classes {pairs[0]} differ only in case, blanks or Unicode form"
+        if len(pairs) > 1:
+            problem += f", and {counted(len(pairs) - 1, 'more pair')}"
         advice = "so spell them alike if they mean the same"
         warn_once(f"{problem}; they count as different classes, {advice}")
 
@@ -291,6 +294,7 @@ def _primary_parts(
     *,
     pooled: bool,
 ) -> dict[str, Part]:
+    """Return the parts train, validation and test; no example is in two of them."""
     if not pooled:
         check_held_out(config)
     train_split, splits = _own_splits(config, source.splits)
@@ -546,6 +550,7 @@ def _auxiliary_part(
     table: TableConfig | None,
     group: str | None,
 ) -> Part:
+    """Return the examples of an auxiliary source that its configuration asks for."""
     culprit = f"data.auxiliary.{name}"
     objective = find_objective(config.objective, f"{culprit}.objective")
     split = config.split or _first_of(("train",), source.splits)

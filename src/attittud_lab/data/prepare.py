@@ -185,6 +185,7 @@ class _Encoder:
     def of(
         cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool
     ) -> _Encoder:
+        """Return an encoder for what the training examples are."""
         train = parts.primary["train"]
         trained = [train, *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
@@ -208,6 +209,7 @@ class _Encoder:
         return cls(config, reader=reader)
 
     def examples(self, part: Part, *, blocks: bool = False) -> Examples:
+        """Return the tensors of a part; with `blocks`, texts fill whole blocks."""
         targets = None
         if part.labels is not None:
             targets = torch.from_numpy(part.labels)
@@ -346,7 +348,9 @@ def _decoded(others: Sequence[Prepared], part: Part, record: Mapping[str, Any]) 
         return None
     rows = _rows(part)
     for other in others:
-        if any(other.record.get(entry) != record.get(entry) for entry in ("image_size", WHITE)):
+        if other.record.get("image_size") != record["image_size"]:
+            continue
+        if other.record.get(WHITE) != record.get(WHITE):
             continue
         for name, task in other.auxiliary.items():
             same = all(other.record["auxiliary"][name][key] == rows[key] for key in rows)

@@ -196,7 +196,9 @@ def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
     rows = (row for _, row in objects(text, str(path)))
     for some in _in_lists(rows, size):
         names = list(dict.fromkeys(chain.from_iterable(some)))
-        cells = [[row.get(name) for row in some] for name in names]
+        cells = []
+        for name in names:
+            cells.append([row.get(name) for row in some])
         yield _table(names, cells, path, None)
 
 

@@ -246,15 +246,16 @@ class Objective:
 def _classified(
     model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool
 ) -> Tensor:
+    """Return the cross-entropy of each example: -log softmax(outputs)[target]."""
     assert targets is not None
-    return F.cross_entropy(
-        model(inputs, head=task.head, detach=detach).float(), targets, reduction="none"
-    )
+    outputs = model(inputs, head=task.head, detach=detach).float()
+    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def _labelled(
     model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool
 ) -> Tensor:
+    """Return the mean over the labels of the binary cross-entropy of each example."""
     assert targets is not None
     outputs = model(inputs, head=task.head, detach=detach).float()
     return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
@@ -263,6 +264,7 @@ def _labelled(
 def _masked(
     model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | None, _detach: bool
 ) -> Tensor:
+    """Return the mean loss over the masked words of each row."""
     losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]  # a method, where Module promises tensors and modules
     return losses
 

@@ -15,12 +15,12 @@ WANTED += ["special_tokens_map.json"]
 
 
 def readable() -> bool:
-    """Whether the packages are installed that read encoders of the hub."""
+    """Return whether the packages are installed that read encoders of the hub."""
     return find_spec("transformers") is not None and find_spec("huggingface_hub") is not None
 
 
 def is_cached(name: str) -> bool:
-    """Whether an encoder is in the cache of the hub. Nothing is asked of the network."""
+    """Return whether an encoder is in the cache of the hub. Nothing is asked of the network."""
     if not readable():
         return False
     from huggingface_hub import try_to_load_from_cache

@@ -88,6 +88,7 @@ class Inputs:
         return _joined([self._source(name) for name in names])
 
     def _source(self, name: str) -> tuple[int | None, Iterator[Item]]:
+        """Return what `read` returns, for one file, one folder or standard input."""
         if name == STANDARD:
             return None, self._standard()
         path = as_path(name)

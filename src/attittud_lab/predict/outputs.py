@@ -57,8 +57,9 @@ def check_output(
         raise InputError(f"{path}: its folder does not exist; make it, or {CURE}")
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is not a regular file; {CURE}")
-    if any(Path(name).exists() and path.exists() and path.samefile(name) for name in inputs):
-        raise InputError(f"{path}: is also an input, and would be replaced; {CURE}")
+    for name in inputs:
+        if Path(name).exists() and path.exists() and path.samefile(name):
+            raise InputError(f"{path}: is also an input, and would be replaced; {CURE}")
 
 
 def harmless(cell: str) -> str:
