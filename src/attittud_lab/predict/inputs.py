@@ -246,11 +246,9 @@ class Inputs:
         if self.kind == "table":
             return Item(_written(file), number, cell, truth)
         raw = content(cell)
-        expected: type = bytes
-        if self.kind == "text":
-            expected = str
-            if raw is None:
-                raw = ""
+        if self.kind == "text" and raw is None:
+            raw = ""
+        expected = str if self.kind == "text" else bytes
         if not isinstance(raw, expected):
             words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
             thing = words.get(type(raw), f"a {type(raw).__name__}")
