@@ -1,6 +1,4 @@
-"""docs/appendix/reproduction.md, its plots, and lines of docs/paper.md: `python -m
-experiments.paper.page` makes them.
-"""
+"""docs/appendix/reproduction.md and its plots: `python -m experiments.paper.page` makes them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 from experiments.reproduce.results import read_lines
 
-from . import multicifar, multicifar_portfolio, printed, readme, table1, table3
+from . import multicifar, multicifar_portfolio, printed, table1, table3
 from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
 from .figure2 import (
     RANK_CLAIMS,
@@ -285,8 +283,7 @@ def protocol() -> str:
 def main() -> None:
     draw(PLOTS)
     PAGE.write_text(page(), encoding="utf-8")
-    readme.write()
-    print(f"wrote {PAGE} and what {readme.PAPER} says about MultiCifar100")
+    print(f"wrote {PAGE} and its plots")
 
 
 if __name__ == "__main__":
