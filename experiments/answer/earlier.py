@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +19,8 @@ from torch import Tensor
 from . import draw
 from .draw import balanced, first_words, grouped
 from .folder import DataFolder, row_names
-from .pair import Examples, Inputs, Part, builder
+from .images import CIFAR10
+from .pair import BUILDERS, Examples, Inputs, Part, builder
 
 MOST_TESTED = 1000
 POOL_LABELS = 3
@@ -121,7 +123,7 @@ def vectors(
     )
 
 
-def digits() -> Source:
+def digits(_: DataFolder) -> Source:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -129,29 +131,29 @@ def digits() -> Source:
     return vectors("digits", x / 16, {"digit": y, "odd": y % 2}, 500, y, standardise=False)
 
 
-def other_digits() -> Source:
+def other_digits(data: DataFolder) -> Source:
     """The images that `digits` does not test on, 600 of them to test on here."""
-    source = digits()
+    source = digits(data)
     test, pool = cut(source.pool, source.labels["digit"], 600)
     labels = source.labels | {"large": (source.labels["digit"] >= 5).long()}
     return Source(source.names, source.read, labels, pool, test)
 
 
-def wine() -> Source:
+def wine(_: DataFolder) -> Source:
     from sklearn.datasets import load_wine
 
     x, y = load_wine(return_X_y=True)
     return vectors("wine", x, {"cultivar": y}, 78, y)
 
 
-def cancer() -> Source:
+def cancer(_: DataFolder) -> Source:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
     return vectors("cancer", x, {"benign": y}, 200, y)
 
 
-def diabetes() -> Source:
+def diabetes(_: DataFolder) -> Source:
     """Whether the disease progressed more than in the median patient, and six blood values."""
     from sklearn.datasets import load_diabetes
 
@@ -164,7 +166,7 @@ def diabetes() -> Source:
 GENERATED, GENERATED_TEST = 7000, 4000
 
 
-def hastie() -> Source:
+def hastie(_: DataFolder) -> Source:
     """Whether a point of ten dimensions is farther out than the median one."""
     from sklearn.datasets import make_hastie_10_2
 
@@ -173,7 +175,7 @@ def hastie() -> Source:
     return vectors("hastie", x, {"far": far}, GENERATED_TEST, far)
 
 
-def friedman() -> Source:
+def friedman(_: DataFolder) -> Source:
     """Whether a sum of three terms and noise, from five of ten columns, is above its median."""
     from sklearn.datasets import make_friedman1
 
@@ -185,7 +187,7 @@ def friedman() -> Source:
     return vectors("friedman", x, {"above": above, "terms": terms}, GENERATED_TEST, above)
 
 
-def clusters() -> Source:
+def clusters(_: DataFolder) -> Source:
     """Four classes of two clusters each, one label in twenty at random."""
     from sklearn.datasets import make_classification
 
@@ -445,48 +447,137 @@ class Task:
         """An auxiliary part; without `classes` it has those of the primary task."""
         return self.source.part(rows, labels, self.classes if classes is None else classes)
 
-    def two_sources(self, good: int, bad: int | None, shares: tuple[float, float]) -> Examples:
-        """A good and a bad source of other rows, with these shares of shifted labels.
-
-        With `bad` None, the bad source takes all rows that are left.
-        """
-        rest = shuffled(self.rest, "sources")
-        end = len(rest) if bad is None else good + bad
-        count = self.class_count(self.label)
-        parts = {}
-        for source, rows, share in (
-            ("good", rest[:good], shares[0]),
-            ("bad", rest[good:end], shares[1]),
-        ):
-            parts[source] = self.other(rows, shifted(self.targets[rows], count, share))
-        return self.examples(**parts)
-
-    def copies(self, count: int, *, wrong_label: bool = False) -> Examples:
-        """Offer nothing but copies of `count` examples of the first class.
-
-        They keep their label or get that of the next class. The product leaves exact copies out,
-        so the copies are changed a little.
-        """
-        of_first_class = (self.targets[self.pool] == 0).nonzero().flatten()
-        rows = self.pool[shuffled(of_first_class, "copies")[:count]]
-        labels = (self.targets[rows] + wrong_label) % len(self.classes)
-        part = self.other(rows, labels)
-        inputs = part.inputs
-        if isinstance(inputs, list):
-            inputs = [f"{text} ." for text in inputs]
-        else:
-            assert isinstance(inputs, dict)
-            noise = draw.generator(f"{self.name}/noise").standard_normal(inputs["x"].shape)
-            inputs = {"x": (inputs["x"] + 0.01 * noise).astype(np.float32)}
-        ids = [f"{name}/copy" for name in part.ids]
-        return self.examples(auxiliary=Part(ids, inputs, part.labels, part.classes))
-
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}_{number}" for number in range(count))
 
 
-# ---------------------------------------------------------------------------------- pairs of images
+# ---------------------------------------------------------------------------- pairs of one source
+
+
+@dataclass(frozen=True)
+class OneSource:
+    """A pair whose auxiliary examples are other rows of the source of its primary task."""
+
+    source: Callable[[DataFolder], Source]
+    label: str
+    labels: int
+    other: str = ""
+    """The label of the auxiliary task, if it is not the primary task."""
+    rows: int | None = None
+    """How many rows, if not all that are left."""
+    change: Callable[[Tensor], Tensor] | None = None
+    """What is done to the auxiliary labels."""
+
+    def make(self, task: Task) -> Examples:
+        rows = task.rest if self.rows is None else task.fewer(self.rows)
+        labels = task.source.labels[self.other or self.label][rows]
+        classes = task.classes
+        if self.other:
+            several = labels.ndim == 2
+            count = labels.shape[1] if several else task.class_count(self.other)
+            classes = numbered("auxiliary", count)
+        if self.change is not None:
+            labels = self.change(labels)
+        return task.examples(auxiliary=task.other(rows, labels, classes))
+
+
+@dataclass(frozen=True)
+class TwoSources:
+    """A pair with a good and a bad source of other rows, of which some labels are shifted."""
+
+    source: Callable[[DataFolder], Source]
+    label: str
+    labels: int
+    good: int
+    bad: int | None
+    """How many rows; None for all that are left."""
+    shares: tuple[float, float]
+    """Which share of the labels of each source is shifted."""
+
+    def make(self, task: Task) -> Examples:
+        rest = shuffled(task.rest, "sources")
+        end = len(rest) if self.bad is None else self.good + self.bad
+        parts = {}
+        for name, rows, share in (
+            ("good", rest[: self.good], self.shares[0]),
+            ("bad", rest[self.good : end], self.shares[1]),
+        ):
+            labels = shifted(task.targets[rows], len(task.classes), share)
+            parts[name] = task.other(rows, labels)
+        return task.examples(**parts)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A pair that offers nothing but copies of some examples of the first class.
+
+    They keep their label or get that of the next class. The product leaves exact copies out, so the
+    copies are changed a little.
+    """
+
+    source: Callable[[DataFolder], Source]
+    label: str
+    labels: int
+    count: int
+    wrong_label: bool = False
+
+    def make(self, task: Task) -> Examples:
+        of_first_class = (task.targets[task.pool] == 0).nonzero().flatten()
+        rows = task.pool[shuffled(of_first_class, "copies")[: self.count]]
+        labels = (task.targets[rows] + self.wrong_label) % len(task.classes)
+        part = task.other(rows, labels)
+        inputs = part.inputs
+        if isinstance(inputs, list):
+            inputs = [f"{text} ." for text in inputs]
+        else:
+            assert isinstance(inputs, dict)
+            noise = draw.generator(f"{task.name}/noise").standard_normal(inputs["x"].shape)
+            inputs = {"x": (inputs["x"] + 0.01 * noise).astype(np.float32)}
+        ids = [f"{name}/copy" for name in part.ids]
+        return task.examples(auxiliary=Part(ids, inputs, part.labels, part.classes))
+
+
+PAIRS: dict[str, OneSource | TwoSources | Copies] = {
+    "xray_findings": OneSource(xrays, "any", 300, other="findings"),
+    "xray_mirrored": OneSource(mirrored_xrays, "mirrored", 600, other="findings"),
+    "animals_shifted": OneSource(animals, "class", 700, change=lambda y: shifted(y, 6, 0.6)),
+    "tiny_animals": OneSource(animals_and_things, "animal", 600, other="class"),
+    "imdb_noisy": OneSource(imdb, "positive", 200, rows=4000, change=lambda y: shifted(y, 2, 0.2)),
+    "imdb_sources": TwoSources(imdb, "positive", 200, 2000, 2000, (0.2, 0.7)),
+    "reviews_right": OneSource(reviews, "positive", 550, rows=3000),
+    "reviews_reversed": OneSource(
+        reviews, "positive", 600, rows=2000, change=lambda y: shifted(y, 2, 1.0)
+    ),
+    "domains_duplicated": Copies(amazon, "domain", 220, 10),
+    "digits_right": OneSource(digits, "digit", 200),
+    "digits_shifted": OneSource(digits, "digit", 200, change=lambda y: shifted(y, 10, 0.5)),
+    "digits_parity": OneSource(digits, "odd", 120, other="digit"),
+    "digits_sources": TwoSources(digits, "digit", 200, 400, None, (0.0, 1.0)),
+    "digits_large": OneSource(
+        other_digits, "large", 180, other="digit", change=lambda y: randomised(y, 10, 0.25)
+    ),
+    "wine_random": OneSource(wine, "cultivar", 64, change=lambda y: randomised(y, 3, 1.0)),
+    "cancer_duplicated": Copies(cancer, "benign", 80, 8, wrong_label=True),
+    "cancer_shifted": OneSource(cancer, "benign", 80, change=lambda y: shifted(y, 2, 0.5)),
+    "hastie_random": OneSource(
+        hastie, "far", 600, rows=2000, change=lambda y: randomised(y, 2, 1.0)
+    ),
+    "friedman_terms": OneSource(friedman, "above", 550, other="terms", change=above_median),
+    "clusters_duplicated": Copies(clusters, "class", 560, 16),
+    "clusters_sources": TwoSources(clusters, "class", 560, 1000, 1000, (0.0, 1.0)),
+}
+
+
+def made(name: str, data: DataFolder) -> Examples:
+    """A pair of the table."""
+    pair = PAIRS[name]
+    return pair.make(Task(name, pair.source(data), pair.label, pair.labels))
+
+
+BUILDERS.update({name: partial(made, name) for name in PAIRS})
+
+# ----------------------------------------------------------------------------------- other pairs
 
 
 CIFAR10_PIXELS = 121.01866912841797, 61.77666091918945
@@ -521,39 +612,11 @@ def cifar_imagenet(data: DataFolder) -> Examples:
 
 
 @builder
-def xray_findings(data: DataFolder) -> Examples:
-    task = Task("xray_findings", xrays(data), "any", 300)
-    findings = task.source.labels["findings"][task.rest]
-    return task.examples(auxiliary=task.other(task.rest, findings, numbered("auxiliary", 5)))
-
-
-@builder
-def xray_mirrored(data: DataFolder) -> Examples:
-    task = Task("xray_mirrored", mirrored_xrays(data), "mirrored", 600)
-    findings = task.source.labels["findings"][task.rest]
-    return task.examples(auxiliary=task.other(task.rest, findings, numbered("auxiliary", 5)))
-
-
-@builder
 def vehicles_animals(data: DataFolder) -> Examples:
     task = Task("vehicles_animals", vehicles(data), "class", 600)
     other = animals(data)
     labels = other.labels["class"][other.pool]
     return task.examples(auxiliary=other.part(other.pool, labels, numbered("auxiliary", 6)))
-
-
-@builder
-def animals_shifted(data: DataFolder) -> Examples:
-    task = Task("animals_shifted", animals(data), "class", 700)
-    labels = shifted(task.targets[task.rest], 6, 0.6)
-    return task.examples(auxiliary=task.other(task.rest, labels))
-
-
-@builder
-def tiny_animals(data: DataFolder) -> Examples:
-    task = Task("tiny_animals", animals_and_things(data), "animal", 600)
-    labels = task.source.labels["class"][task.rest]
-    return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 100)))
 
 
 @builder
@@ -571,36 +634,11 @@ def cat_vs_dog(data: DataFolder) -> Examples:
     images = data.images("cifar10", "test", rows, SIZE)
     test = Part(*images, labels[rows], ("cat", "dog"))
 
-    names = {
-        "airplane": 0,
-        "automobile": 1,
-        "bird": 2,
-        "deer": 4,
-        "frog": 6,
-        "horse": 7,
-        "ship": 8,
-        "truck": 9,
-    }
-    labels = grouped(train, [[number] for number in names.values()])
+    names = tuple(name for name in CIFAR10 if name not in ("cat", "dog"))
+    labels = grouped(train, [[CIFAR10.index(name)] for name in names])
     rows = balanced(labels, [4000], "cat_vs_dog/others")[0]
     images = data.images("cifar10", "train", rows, SIZE)
-    return Examples(pool, test, {"others": Part(*images, labels[rows], tuple(names))})
-
-
-# ----------------------------------------------------------------------------------- pairs of texts
-
-
-@builder
-def imdb_noisy(data: DataFolder) -> Examples:
-    task = Task("imdb_noisy", imdb(data), "positive", 200)
-    rows = task.fewer(4000)
-    return task.examples(auxiliary=task.other(rows, shifted(task.targets[rows], 2, 0.2)))
-
-
-@builder
-def imdb_sources(data: DataFolder) -> Examples:
-    task = Task("imdb_sources", imdb(data), "positive", 200)
-    return task.two_sources(2000, 2000, (0.2, 0.7))
+    return Examples(pool, test, {"others": Part(*images, labels[rows], names)})
 
 
 @builder
@@ -612,30 +650,11 @@ def imdb_unrelated(data: DataFolder) -> Examples:
 
 
 @builder
-def reviews_right(data: DataFolder) -> Examples:
-    task = Task("reviews_right", reviews(data), "positive", 550)
-    rows = task.fewer(3000)
-    return task.examples(auxiliary=task.other(rows, task.targets[rows]))
-
-
-@builder
-def reviews_reversed(data: DataFolder) -> Examples:
-    task = Task("reviews_reversed", reviews(data), "positive", 600)
-    rows = task.fewer(2000)
-    return task.examples(auxiliary=task.other(rows, shifted(task.targets[rows], 2, 1.0)))
-
-
-@builder
 def domains_helpfulness(data: DataFolder) -> Examples:
     task = Task("domains_helpfulness", amazon(data), "domain", 200)
     helpful = task.source.labels["helpful"]
     rows = task.rest[helpful[task.rest] != NO_VOTES]
     return task.examples(auxiliary=task.other(rows, helpful[rows], numbered("auxiliary", 2)))
-
-
-@builder
-def domains_duplicated(data: DataFolder) -> Examples:
-    return Task("domains_duplicated", amazon(data), "domain", 220).copies(10)
 
 
 @builder
@@ -647,89 +666,11 @@ def helpful_shops(data: DataFolder) -> Examples:
     return task.examples(auxiliary=task.other(rows, shops, numbered("auxiliary", 4)))
 
 
-# ---------------------------------------------------------------------------------- pairs of tables
-
-
 @builder
-def digits_right(_: DataFolder) -> Examples:
-    task = Task("digits_right", digits(), "digit", 200)
-    return task.examples(auxiliary=task.other(task.rest, task.targets[task.rest]))
-
-
-@builder
-def digits_shifted(_: DataFolder) -> Examples:
-    task = Task("digits_shifted", digits(), "digit", 200)
-    labels = shifted(task.targets[task.rest], 10, 0.5)
-    return task.examples(auxiliary=task.other(task.rest, labels))
-
-
-@builder
-def digits_parity(_: DataFolder) -> Examples:
-    task = Task("digits_parity", digits(), "odd", 120)
-    labels = task.source.labels["digit"][task.rest]
-    return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 10)))
-
-
-@builder
-def digits_sources(_: DataFolder) -> Examples:
-    return Task("digits_sources", digits(), "digit", 200).two_sources(400, None, (0.0, 1.0))
-
-
-@builder
-def digits_large(_: DataFolder) -> Examples:
-    task = Task("digits_large", other_digits(), "large", 180)
-    labels = randomised(task.source.labels["digit"][task.rest], 10, 0.25)
-    return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 10)))
-
-
-@builder
-def wine_random(_: DataFolder) -> Examples:
-    task = Task("wine_random", wine(), "cultivar", 64)
-    labels = randomised(task.targets[task.rest], 3, 1.0)
-    return task.examples(auxiliary=task.other(task.rest, labels))
-
-
-@builder
-def cancer_duplicated(_: DataFolder) -> Examples:
-    return Task("cancer_duplicated", cancer(), "benign", 80).copies(8, wrong_label=True)
-
-
-@builder
-def cancer_shifted(_: DataFolder) -> Examples:
-    task = Task("cancer_shifted", cancer(), "benign", 80)
-    labels = shifted(task.targets[task.rest], 2, 0.5)
-    return task.examples(auxiliary=task.other(task.rest, labels))
-
-
-@builder
-def diabetes_measures(_: DataFolder) -> Examples:
-    task = Task("diabetes_measures", diabetes(), "worse", 140)
+def diabetes_measures(data: DataFolder) -> Examples:
+    task = Task("diabetes_measures", diabetes(data), "worse", 140)
     labels = above_median(task.source.labels["blood"][task.rest])
     part = task.other(task.rest, labels, numbered("auxiliary", 6))
     assert isinstance(part.inputs, dict)
     part.inputs["x"][:, 4:] = 0
     return task.examples(auxiliary=part)
-
-
-@builder
-def hastie_random(_: DataFolder) -> Examples:
-    task = Task("hastie_random", hastie(), "far", 600)
-    rows = task.fewer(2000)
-    return task.examples(auxiliary=task.other(rows, randomised(task.targets[rows], 2, 1.0)))
-
-
-@builder
-def friedman_terms(_: DataFolder) -> Examples:
-    task = Task("friedman_terms", friedman(), "above", 550)
-    labels = above_median(task.source.labels["terms"][task.rest])
-    return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 3)))
-
-
-@builder
-def clusters_duplicated(_: DataFolder) -> Examples:
-    return Task("clusters_duplicated", clusters(), "class", 560).copies(16)
-
-
-@builder
-def clusters_sources(_: DataFolder) -> Examples:
-    return Task("clusters_sources", clusters(), "class", 560).two_sources(1000, 1000, (0.0, 1.0))

@@ -66,14 +66,6 @@ def reproduce(
             help="Processes that share the runs and the device. The results record this number, because seconds depend on it.",
         ),
     ] = 1,
-    beside: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Number of other processes on the device. The results record it too.",
-        ),
-    ] = 0,
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,9 +79,6 @@ def reproduce(
             metavar="N", min=1, help="Only the first N seeds; the others can be run later."
         ),
     ] = None,
-    configs: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")
-    ] = HERE / "configs",
     results: Annotated[
         Path | None,
         typer.Option(
@@ -153,7 +142,6 @@ def reproduce(
         )
     results = results or (work / "results" if quick else HERE / "results")
     settings: dict[str, Any] = {
-        "configs": configs,
         "results": results,
         "work": work / "quick" if quick else work,
         "overrides": [word for word in overrides or [] if "=" in word],
@@ -162,7 +150,7 @@ def reproduce(
         "only": part or [],
         "seeds": seeds,
         "model": model,
-        "side_by_side": workers + beside,
+        "side_by_side": workers,
     }
     with ExitStack() as stack:
         stack.enter_context(

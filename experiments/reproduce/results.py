@@ -130,12 +130,8 @@ class Results:
     def release(self, job: Job) -> None:
         self._claims.pop(job.fingerprint).release()
 
-    def keep(
-        self, job: Job, folder: Path, result: RunResult | str, seconds: float, **more: Any
-    ) -> None:
-        """Write the line of a run that has ended; a text as `result` says how it diverged. `more`
-        are further entries.
-        """
+    def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float) -> None:
+        """Write the line of a run that has ended; a text as `result` says how it diverged."""
         about = read_json(folder / "run.json")
         del about["config"], about["version"]
         if self.side_by_side > 1:
@@ -148,7 +144,6 @@ class Results:
             "result": result.plain() if finished else None,
             "curves": curves(folder / "metrics.jsonl") if finished else {},
             "made_with": {name: value for name, value in about.items() if value is not None},
-            **more,
         }
         self._write(job, line if finished else line | {"diverged": result})
 

@@ -44,29 +44,25 @@ QUICK = (
 )
 
 
-def parts(name: str, data: Path, configs: Path, overrides: Sequence[str]) -> dict[str, Config]:
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def parts(name: str, data: Path, overrides: Sequence[str]) -> dict[str, Config]:
     """Return the configurations of an experiment's comparisons, by part."""
     return {
-        part: read_part(configs, files, overrides)
-        for part, files in EXPERIMENTS[name].parts(data).items()
+        part: read_part(files, overrides) for part, files in EXPERIMENTS[name].parts(data).items()
     }
 
 
-def read_part(configs: Path, part: Part, overrides: Sequence[str]) -> Config:
+def read_part(part: Part, overrides: Sequence[str]) -> Config:
     file, changes = part
-    if not (configs / file).exists():
-        raise InputError(
-            f"{configs / file}: there is no such configuration; leave --configs out, or name the folder experiments/configs of a "
-            "checkout"
-        )
-    return load(configs / file, [*changes, *overrides])
+    return load(CONFIGS / file, [*changes, *overrides])
 
 
 def reproduce(
     names: Sequence[str],
     data: Path | None,
     *,
-    configs: Path,
     results: Path,
     work: Path,
     progress: Progress,
@@ -87,7 +83,6 @@ def reproduce(
     Args:
         names: the experiments.
         data: the folder with the data; not needed if `quick`.
-        configs: the folder of the configurations.
         results: the folder of the results.
         work: a folder for runs and made-up data.
         progress: what the user sees.
@@ -108,10 +103,10 @@ def reproduce(
         experiment = EXPERIMENTS[name]
         made_up = work if quick else None
         folder, settings = inputs(name, experiment, data, model, made_up, overrides)
-        configurations = parts(name, folder, configs, settings)
+        configurations = parts(name, folder, settings)
         archive = experiment.runs_of or name
         if experiment.start is not None:
-            start = read_part(configs, experiment.start(folder), settings)
+            start = read_part(experiment.start(folder), settings)
             configurations = {
                 part: runner.started(archive, start, config)
                 for part, config in configurations.items()

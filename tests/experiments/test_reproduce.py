@@ -65,7 +65,6 @@ def test_every_experiment_runs_in_miniature(
 
 def quick(work: Path, **options: Any) -> Any:
     usual = {
-        "configs": CONFIGS,
         "results": work / "results",
         "work": work,
         "progress": Progress(),
@@ -262,7 +261,6 @@ def test_superclasses_share_a_search(tmp_path: Path) -> None:
         (["table4-bases", "--quick", "--part", "other"], "--part other"),
         (["table4-bases"], "--data"),
         (["table1-text"], "--model"),
-        (["table4-bases", "--quick", "--configs", "/no/such"], "--configs"),
     ],
 )
 def test_wrong_input_is_explained(

@@ -21,7 +21,6 @@ from experiments.reproduce.results import read_lines
 from experiments.reproduce.run import parts, read_part, reproduce
 from experiments.reproduce.text import QUICK_PARTS, write_texts
 
-CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # of tokenizers and transformers
@@ -32,9 +31,7 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     folder = write_texts(tmp_path)
     seen: dict[str, str] = {}
-    for name, config in parts(
-        "table1-text", folder, CONFIGS, [f"model.name=hf:{tmp_path}/encoder"]
-    ).items():
+    for name, config in parts("table1-text", folder, [f"model.name=hf:{tmp_path}/encoder"]).items():
         assert [c.label for c in candidates(config)] == [
             "primary_only",
             "multitask",
@@ -57,9 +54,7 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
     assert len(set(seen.values())) == 8 and len(seen) == 8 * 6 * 3 - 4 * 3
     # The encoder's name counts, its folder does not.
     one, same, other = (
-        fingerprint(
-            next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values()))
-        )
+        fingerprint(next(iter(parts("table1-text", folder, [f"model.name=hf:{place}"]).values())))
         for place in ("/a/minilm", "/b/minilm", "/a/roberta")
     )
     assert one == same != other
@@ -70,7 +65,6 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     torch.set_num_threads(1)
     options: dict[str, Any] = {
-        "configs": CONFIGS,
         "results": tmp_path / "results",
         "work": tmp_path / "work",
     }
@@ -120,9 +114,7 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
     """
     folder = write_texts(tmp_path)
     few = ["data.primary.validation=40", "model.name=hf:encoder"]
-    start = read_part(
-        CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"]
-    )
+    start = read_part(EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])
 
     def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
         found = read_parts(config.data, split_seed(config.data, seed))
@@ -130,8 +122,8 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
         return held_out, {text for part in found.auxiliary.values() for text in part.raws()}
 
     starts = {seed: read(start, seed)[1] for seed in range(5)}
-    fewer = parts("table1-text", folder, CONFIGS, [*few, "data.primary.train=60"])
-    for name, found in parts("table1-text", folder, CONFIGS, few).items():
+    fewer = parts("table1-text", folder, [*few, "data.primary.train=60"])
+    for name, found in parts("table1-text", folder, few).items():
         config = found if found.data.primary.train is None else fewer[name]
         for seed, texts in starts.items():
             held_out, own = read(config, seed)
@@ -142,7 +134,6 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "configs": CONFIGS,
         "results": tmp_path,
         "work": tmp_path,
         "progress": Progress(),
