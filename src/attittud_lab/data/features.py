@@ -92,7 +92,7 @@ class Column:
             )
             raise InputError(f"{culprit} holds {problem}; {advice}")
         named = config.columns is not None and name in config.columns
-        if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
+        if len(cells) >= FEWEST and len(set(cells)) == len(cells) and not named:
             return f"a different text in each of the {len(cells)} training examples, as an id has"
         return cls._category(name, cells, culprit)
 
@@ -338,7 +338,7 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
         of_table = rows[(start <= rows) & (rows < end)]
         parts.append(table.take(pa.array(of_table - start)))
         start = end
-    if any({*part.column_names} != {*parts[0].column_names} for part in parts):
+    if any(set(part.column_names) != set(parts[0].column_names) for part in parts):
         sides = " and ".join(listed(part.column_names) for part in parts)
         raise InputError(
             f"{where}: its splits have different columns ({sides}); leave some out with data.table.exclude"

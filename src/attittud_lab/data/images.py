@@ -188,10 +188,10 @@ def decode(
 
     `white` is the value of white in a grey picture of more than 8 bits; None: not decided.
     """
-    shape = (pixels.size, pixels.size)
-    mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, Deep):
         return decode(raw.picture, pixels, where, raw.white)
+    shape = (pixels.size, pixels.size)
+    mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, np.ndarray):
         if raw.shape == (pixels.channels, *shape):
             return raw
@@ -199,20 +199,7 @@ def decode(
         array = raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)
         image = Image.fromarray(array).convert(mode)
     else:
-        file = raw if isinstance(raw, Image.Image) else _open(raw, where)
-        try:
-            if file is not raw:
-                # JPEG can be decoded at a half, a quarter or an eighth of its size.
-                file.draft(mode, shape)
-            file.load()
-            image = _upright(_eight_bits(file, _name(raw, where), white).convert(mode), file)
-        except InputError:
-            raise
-        except Exception as error:  # every format raises its own errors
-            raise _damaged(_name(raw, where), error) from None
-        finally:
-            if file is not raw:
-                file.close()
+        image = _converted(raw, mode, shape, where, white)
     if image.size != shape:
         # The middle square: scaling both sides differently would distort the picture.
         side = min(image.size)
@@ -224,6 +211,28 @@ def decode(
     if pixels.channels == 1:
         return array[None]
     return array.transpose(2, 0, 1)
+
+
+def _converted(
+    raw: Raw | Image.Image, mode: str, shape: tuple[int, int], where: str, white: int | None
+) -> Image.Image:
+    """Return an encoded or opened image upright and in this mode, and no smaller than `shape` if it
+    can be decoded so.
+    """
+    file = raw if isinstance(raw, Image.Image) else _open(raw, where)
+    try:
+        if file is not raw:
+            # JPEG can be decoded at a half, a quarter or an eighth of its size.
+            file.draft(mode, shape)
+        file.load()
+        return _upright(_eight_bits(file, _name(raw, where), white).convert(mode), file)
+    except InputError:
+        raise
+    except Exception as error:  # every format raises its own errors
+        raise _damaged(_name(raw, where), error) from None
+    finally:
+        if file is not raw:
+            file.close()
 
 
 def _upright(image: Image.Image, file: Image.Image) -> Image.Image:

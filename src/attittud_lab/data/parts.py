@@ -323,9 +323,11 @@ def _primary_parts(
         else:
             size = amount(setting, len(left.rows), path, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
-    # Three fractions that add up to 1 may be rounded to one example too many.
-    spare = isinstance(config.train, float)
-    size = amount(config.train, len(left.rows) + spare, "data.primary.train", total)
+    available = len(left.rows)
+    if isinstance(config.train, float):
+        # Three fractions that add up to 1 may be rounded to one example too many.
+        available += 1
+    size = amount(config.train, available, "data.primary.train", total)
     size = min(size, len(left.rows))
     # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
     # draw whole groups.

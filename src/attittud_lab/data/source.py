@@ -258,20 +258,7 @@ def joined(parts: Sequence[Listing]) -> Listing:
             items += read(part, shifted[(shifted >= 0) & (shifted < part.count)])
         return items
 
-    classes = list(dict.fromkeys(chain.from_iterable(part.classes for part in parts)))
-    labels = []
-    for part in parts:
-        if part.labels is None or part.multi_label != first.multi_label:
-            continue
-        if not part.multi_label:
-            labels.append(renumber(part, part.labels, classes))
-        elif part.classes == classes:
-            labels.append(part.labels)
-    all_labels = None
-    if len(labels) == len(parts):
-        all_labels = np.concatenate(labels)
-    else:
-        classes = []
+    labels, classes = _joined_labels(parts)
     groups = [part.groups for part in parts if part.groups is not None]
     all_groups = None
     if len(groups) == len(parts):
@@ -282,11 +269,29 @@ def joined(parts: Sequence[Listing]) -> Listing:
         count=int(ends[-1]),
         fetch=lambda rows: collected(rows, lambda part, part_rows: part.fetch(part_rows)),
         names=lambda rows: collected(rows, Listing.named),
-        labels=all_labels,
+        labels=labels,
         classes=classes,
         tables=list(chain.from_iterable(part.tables for part in parts)),
         groups=all_groups,
     )
+
+
+def _joined_labels(parts: Sequence[Listing]) -> tuple[Labels | None, list[str]]:
+    """Return the labels of all parts as numbers of the classes of all, and these classes; None and
+    no classes if one of the parts has no labels, or lists of other labels.
+    """
+    classes = list(dict.fromkeys(chain.from_iterable(part.classes for part in parts)))
+    labels = []
+    for part in parts:
+        if part.labels is None or part.multi_label != parts[0].multi_label:
+            return None, []
+        if not part.multi_label:
+            labels.append(renumber(part, part.labels, classes))
+        elif part.classes == classes:
+            labels.append(part.labels)
+        else:
+            return None, []
+    return np.concatenate(labels), classes
 
 
 def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:

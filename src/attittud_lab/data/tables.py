@@ -174,14 +174,16 @@ def _inputs(
         raise InputColumnError(f"{problem} {listed(table.column_names)}. {advice}")
     values = plain(table[column])
     kind = values.type
+
+    def cells(rows: Rows) -> list[Any]:
+        return list(values.take(pa.array(rows)).to_pylist())
+
     if is_text(kind):
-        return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
+        return "text", lambda rows: [cell or "" for cell in cells(rows)]
     if not (pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         problem = f"{where}: column {column!r} holds {str(kind)[:60]}"
         raise InputError(f"{problem}, neither text nor images; name another column with input:")
-    return "image", lambda rows: [
-        _image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()
-    ]
+    return "image", lambda rows: [_image(cell, where, column) for cell in cells(rows)]
 
 
 def _image(cell: Any, where: str, column: str) -> Raw:

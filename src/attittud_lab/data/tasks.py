@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -79,7 +80,8 @@ class Examples:
         if self.lengths is None:
             return None
         longest = max(1, int(self.lengths[rows].max()))
-        return min(-(-longest // self.bucket) * self.bucket, self.inputs.shape[1])
+        rounded_up = math.ceil(longest / self.bucket) * self.bucket
+        return min(rounded_up, self.inputs.shape[1])
 
 
 @dataclass
@@ -161,7 +163,9 @@ class Order:
         parts = []
         while start < end:
             epoch, offset = divmod(start, self.n)
-            part = self._permutation(epoch, size)[in_memory][offset : offset + end - start]
+            on_device, in_main_memory = self._permutation(epoch, size)
+            order = in_main_memory if in_memory else on_device
+            part = order[offset : offset + end - start]
             parts.append(part)
             start += len(part)
         if len(parts) == 1:
@@ -169,6 +173,7 @@ class Order:
         return torch.cat(parts)
 
     def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
+        """Return the order of an epoch, on the device and in main memory."""
         if epoch not in self._epochs:
             generator = torch.Generator().manual_seed(mix(self.seed, self.stream, epoch))
             # Only the last epochs are kept; a batch may span two.

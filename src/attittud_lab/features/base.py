@@ -56,7 +56,7 @@ class FeatureMap(ABC):
     @property
     def bytes(self) -> int:
         """The size of the arrays and of a frozen network."""
-        tensors = [*self.tensors().values()]
+        tensors = list(self.tensors().values())
         network = self.network
         if network is not None:
             tensors += network.state_dict().values()

@@ -100,7 +100,7 @@ def _cells(inputs: Any, column: str | None, advice: str) -> list[Any]:
     cells = []
     for position, item in enumerate(_several(inputs, advice)):
         cell = item
-        if isinstance(item, Mapping) and {*item} != {"bytes", "path"}:  # an image of the hub
+        if isinstance(item, Mapping) and set(item) != {"bytes", "path"}:  # an image of the hub
             cell = item[_column(list(item), column, f"input {position}")]
         cells.append(content(cell))
     return cells

@@ -285,7 +285,7 @@ class Inputs:
         """Return the classes of a row from its list of 0 and 1; None if the list does not have the
         classes of the model.
         """
-        if not self.several or len(names) != len(values) or not {*self.classes} <= {*names}:
+        if not self.several or len(names) != len(values) or not set(self.classes) <= set(names):
             return None
         present = {name for name, has in zip(names, values, strict=True) if has}
         return frozenset(present.intersection(self.classes))

@@ -349,19 +349,7 @@ class Model:
                 "attittud_lab.load in Python, or train with portfolio.learners=[network]"
             )
         module = self.module.cpu()
-        if self.about.kind == "image":
-            example = torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
-        elif isinstance(self._encoder, Features):
-            example = torch.linspace(-2, 2, 3 * self._encoder.width).view(3, -1)
-        else:
-            texts = ["a text", "another one that is longer", ""]
-            tokenizer = self.networks[0].reader or self._encoder
-            assert tokenizer is not None
-            rows = tokenizer.rows(texts)[0]
-            example = torch.full(
-                (len(texts), self.config.data.max_length), tokenizer.words.pad, dtype=rows.dtype
-            )
-            example[:, : rows.shape[1]] = rows
+        example = self._example()
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             with warnings.catch_warnings(), torch.no_grad():
@@ -389,6 +377,20 @@ class Model:
         finally:
             part.unlink(missing_ok=True)
             self.module.to(self._device)
+
+    def _example(self) -> Tensor:
+        """Return inputs such as `export` describes them."""
+        if self.about.kind == "image":
+            return torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
+        if isinstance(self._encoder, Features):
+            return torch.linspace(-2, 2, 3 * self._encoder.width).view(3, -1)
+        tokenizer = self.networks[0].reader or self._encoder
+        assert tokenizer is not None
+        rows, _ = tokenizer.rows(["a text", "another one that is longer", ""])
+        shape = (len(rows), self.config.data.max_length)
+        example = torch.full(shape, tokenizer.words.pad, dtype=rows.dtype)
+        example[:, : rows.shape[1]] = rows
+        return example
 
 
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
