@@ -1,6 +1,7 @@
 """Intervals from draws of the held-out examples, and the comparison with a constant guess."""
 
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -40,6 +41,17 @@ def test_the_interval_of_an_accuracy_is_that_of_a_proportion() -> None:
     difference = intervals.difference(outputs, outputs_right(targets, 0.5))
     assert difference["difference"] == pytest.approx(0.25)
     assert 0.2 < difference["low"] < 0.25 < difference["high"] < 0.3
+
+
+def test_outputs_stay_as_long_as_their_scores() -> None:
+    """Scores are found by the identity of the outputs, which a later tensor could have too."""
+    targets = torch.arange(40) % 2
+    intervals = Intervals(held(targets, "accuracy"), None, 0)
+    outputs = outputs_right(targets, 0.75)
+    kept = weakref.ref(outputs)
+    intervals.scores(outputs)
+    del outputs
+    assert kept() is not None
 
 
 def test_groups_are_drawn_whole_and_few_of_them_have_no_interval() -> None:

@@ -18,10 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 import attittud_lab
+from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.predict.model import Model
 from attittud_lab.runs.model import ModelFile
+from attittud_lab.training.evaluate import fitted_temperature
+from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
 from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
 
@@ -126,6 +129,9 @@ def test_probabilities_are_calibrated(tmp_path: Path) -> None:
     assert model.module.temperature > 1
     assert loss < json.loads(result.read_text())["test"]["loss"]
     assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
+    validation = load_data(load("sure.yaml")).validation
+    scores = torch.from_numpy(model.predict_proba(validation.inputs[:, 0].numpy())).log()
+    assert fitted_temperature(scores, validation.targets) == pytest.approx(1, abs=1e-3)
 
 
 def test_a_run_needs_neither_its_data_nor_its_encoder(
@@ -229,6 +235,7 @@ def test_an_exported_program_gives_the_same_predictions(
     runs: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
     model = attittud_lab.load(runs[name])
+    model.classes.reverse()  # the file has the order of the outputs, not of the alphabet
     model.export(tmp_path / "model.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
     kept = {"classes.json": ""}

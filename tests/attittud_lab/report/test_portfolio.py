@@ -73,6 +73,14 @@ def test_the_figures_of_the_page_are_those_of_the_files(mixed: Path) -> None:
         assert rows[row["label"]]["accuracy"] == f"{100 * row['score']:.1f} %"
         assert rows[row["label"]]["learner"] == ("linear" if row["kind"] == "simple" else "network")
     assert sum(row.get("chosen", False) for row in table["rows"]) == 1
+    # The best of each source: the first one, since candidates are listed from the best on.
+    best: dict[str, str] = {}
+    for row in content["candidates"]:
+        if not row["alone"]:
+            name = " + ".join(row["settings"]["sources"] or ["all sources"])
+            best.setdefault(name, row["label"])
+    sources = cells(page["sections"][0])
+    assert {name: row["candidate"] for name, row in sources.items()} == best
     drawn = [row["label"] for row in portfolio["rows"]]
     assert drawn[-len(content["candidates"]) :] == [row["label"] for row in content["candidates"]]
     assert (drawn[0] not in rows) == (content["final"]["kind"] == "ensemble")

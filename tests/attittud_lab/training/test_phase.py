@@ -11,7 +11,7 @@ from attittud_lab.config.load import changed, loads
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
-from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.phase import DivergedError, Phase, learning_rate
 from attittud_lab.training.train import load_data, run
 from tests.helpers.judges import AUTO_JOB
 from tests.helpers.runs import job
@@ -136,3 +136,20 @@ def test_judges_are_used_as_often_as_configured(tmp_path):
     for _ in range(8):
         phase.step()
     assert heard == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "later"),
+    [
+        ("constant", [1, 1, 1, 1]),
+        ("linear", [1, 0.775, 0.55, 0.1]),
+        ("cosine", [1, 0.55 + 0.45 * math.sqrt(0.5), 0.55, 0.1]),
+    ],
+)
+def test_the_learning_rate_rises_before_its_schedule_begins(
+    job: Config, schedule: str, later: list[float]
+) -> None:
+    changes = {"lr": 1.0, "lr_min": 0.1, "warmup": 4, "schedule": schedule}
+    config = replace(job.training.guided, **changes)
+    rates = [learning_rate(config, step, 12, 1.0) for step in (0, 1, 2, 3, 4, 6, 8, 12)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, *later])
