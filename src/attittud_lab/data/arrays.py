@@ -23,10 +23,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _CHECKSUM = "sha256"
 
 
-def write_arrays(path: Path, arrays: Arrays, cure: str) -> None:
-    """Write a file, which a killed process leaves whole or absent."""
-    make_folder(path.parent, cure, shared=True)
-    write_atomically(path, save({**arrays, _CHECKSUM: _checksum(arrays)}), cure)
+def write_arrays(path: Path, arrays: Arrays, advice: str) -> None:
+    """Write a file, which a killed process leaves whole or absent; `advice` ends an error message."""
+    make_folder(path.parent, advice, shared=True)
+    write_atomically(path, save({**arrays, _CHECKSUM: _checksum(arrays)}), advice)
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:

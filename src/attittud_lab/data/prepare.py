@@ -109,8 +109,8 @@ def prepare(
     *,
     pooled: bool = False,
 ) -> Prepared:
-    """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null,
-    data.subsets).
+    """Return all data of a job. `seed` is the run's seed, for splits that follow it (data.seed:
+    null, data.subsets).
 
     Decoded auxiliary images are reused from `others`, which are other splits of the same data.
     `pooled`: training and validation examples become one set, which will be divided into folds.

@@ -168,16 +168,16 @@ def warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def check_memory(size: int, what: str, cure: str = "give fewer examples") -> None:
-    """Refuse data that take more than half of the free memory, before they are allocated; `what`
-    names them.
+def check_memory(size: int, culprit: str, advice: str = "give fewer examples") -> None:
+    """Refuse data that take more than half of the free memory, before they are allocated;
+    `culprit` names them.
     """
     free = free_memory()
     if size > free / 2:
-        problem = f"{what} would take {size / 2**30:.1f} GiB of memory"
+        problem = f"{culprit} would take {size / 2**30:.1f} GiB of memory"
         half = f"at most half of the {free / 2**30:.1f} GiB that are free"
         raise InputError(
-            f"{problem}, but {half} may be used, because training needs some too; {cure}"
+            f"{problem}, but {half} may be used, because training needs some too; {advice}"
         )
 
 

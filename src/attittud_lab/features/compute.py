@@ -27,7 +27,6 @@ CHUNK = 256
 """Rows in a file. Texts of a chunk are sorted by length, so few tokens are padding."""
 _FORMAT = "features-3"
 _TRIED = 32
-_CURE = "choose another folder for the cache"
 Rows = npt.NDArray[np.float32]
 
 
@@ -135,4 +134,5 @@ def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
     """
     keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), DIGEST_SIZE)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
-    write_arrays(folder / f"{name}.safetensors", {"inputs": keys, "features": features}, _CURE)
+    arrays = {"inputs": keys, "features": features}
+    write_arrays(folder / f"{name}.safetensors", arrays, "choose another folder for the cache")
