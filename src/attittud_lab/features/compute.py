@@ -134,5 +134,6 @@ def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
     """
     keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), DIGEST_SIZE)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
-    arrays = {"inputs": keys, "features": features}
-    write_arrays(folder / f"{name}.safetensors", arrays, "choose another folder for the cache")
+    path = folder / f"{name}.safetensors"
+    advice = "choose another folder for the cache"
+    write_arrays(path, {"inputs": keys, "features": features}, advice)
