@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
@@ -109,6 +109,38 @@ def against_paper(ours: Summary, mean: float, half: float) -> str:
     if 100 * ours.low > mean + half:
         return "above"
     return "below" if 100 * ours.high < mean - half else "agrees"
+
+
+Judgement = tuple[Claim, Difference | None, str]
+
+
+def against_multitask(
+    judgements: Iterable[Judgement], ours: Collection[str]
+) -> tuple[list[float], int, int]:
+    """How many points our rows are better than multitask, and how many of them are significantly
+    better, and worse.
+    """
+    compared = [
+        (100 * difference.mean, verdict)
+        for claim, difference, verdict in judgements
+        if claim.first in ours and claim.second == "multitask" and difference is not None
+    ]
+    better = sum(verdict.startswith("holds") for _, verdict in compared)
+    worse = sum(verdict.startswith("does not hold") for _, verdict in compared)
+    return [points for points, _ in compared], better, worse
+
+
+def leads(judgements: Iterable[Judgement], ours: Collection[str]) -> tuple[list[float], int]:
+    """The points by which our rows lead others in the paper, and how many of these leads lie above
+    our intervals.
+    """
+    points = []
+    outside = 0
+    for claim, difference, _ in judgements:
+        if claim.first in ours and claim.points is not None and difference is not None:
+            points.append(claim.points)
+            outside += 100 * difference.high < claim.points
+    return points, outside
 
 
 def so_many(count: int) -> str:

@@ -15,9 +15,18 @@ from experiments.reproduce.results import Line, read_lines
 
 from . import printed
 from . import rows as reader
-from .claims import MISSING, Claim, claim_table, judged, so_many, table
+from .claims import (
+    MISSING,
+    Claim,
+    against_multitask,
+    claim_table,
+    judged,
+    leads,
+    so_many,
+    table,
+)
 from .plots import shown
-from .rows import CONFIGS, Key, Part, Row, seed_of, tries
+from .rows import CONFIGS, Key, Part, Row, minutes, seed_of, tries
 from .tables import cells, searched, settings
 
 NAME = "table2-multicifar100"
@@ -47,7 +56,7 @@ superclasses, so the interval does not say whether the two means agree. *Best of
 the highest test accuracy of the paper's five rows; *of 7* counts the same among all seven rows. Rows with equal accuracy share a
 superclass. If all rows were equal, each would be best on {five:.1f} superclasses among 5 rows and on {seven:.1f} among 7."""
 COMMAND = f"`python -m experiments.reproduce {NAME} --data FOLDER --seeds 1`"
-NOT_RUN = f"{COMMAND} runs it; the protocol below says how."
+NOT_RUN = f"Not all runs are there. {COMMAND} runs what is missing; the protocol below says how."
 ONE_SEED = f"""\
 One seed was run; the remaining minutes went to the portfolio below and to other measurements. {COMMAND} finds all of
 these runs. Without `--seeds 1` the same command adds the second seed."""
@@ -66,7 +75,6 @@ CLAIMS = [
     Claim("ATTITTUD (1, 1, −1) beats multitask", FLIP, "multitask", 0.6),
     *(Claim(f"{SHORT[label]} beats multitask", label, "multitask") for label in MORE),
 ]
-SO_FAR = "**{done} of {all} superclasses have all their runs so far; figures and verdicts may still move.**"
 DECLARED = (
     "The assumption that the protocol declares, that the other two rows are never best, is not true"
 )
@@ -122,6 +130,12 @@ def _joined(first: Row, second: Row) -> Row:
     return Row(first.label, first.changes, runs, first.diverged | second.diverged)
 
 
+def complete(results: Part) -> bool:
+    """Whether all rows have all superclasses."""
+    rows = [results.rows[label] for label in NAMES if label in results.rows]
+    return len(rows) == len(NAMES) and best_counts(rows)[0] == SUPERCLASSES
+
+
 def best_counts(rows: Sequence[Row]) -> tuple[int, dict[str, float]]:
     """Return on how many superclasses each row is best, equal ones sharing it, and how many
     superclasses all rows have.
@@ -154,28 +168,19 @@ def chances(results: Part) -> list[str]:
     """
     from scipy.stats import binom
 
-    n, verdict, _ = best_verdict(results)
-    if verdict == MISSING:
-        return []
-    _, counts = best_counts([results.rows[label] for label in printed.MULTICIFAR])
+    n, counts = best_counts([results.rows[label] for label in printed.MULTICIFAR])
     low = math.floor(counts[FLIP])
     high = math.ceil(counts[FLIP])
+    either = sorted({low, high})
     lines = []
     for about, rows in (
         ("it, PCGrad and multitask are equal, the others never best (declared)", len(JOINT)),
         ("all five rows are equal", len(printed.MULTICIFAR)),
     ):
-        tails = [
-            chance(low, n, rows),
-            *(float(binom.cdf(most, n, 1 / rows)) for most in sorted({low, high})),
-        ]
+        tails = [chance(low, n, rows)]
+        tails += [float(binom.cdf(most, n, 1 / rows)) for most in either]
         lines.append([about, f"{n / rows:.1f}", *(f"{p:.3f}" for p in tails)])
-    head = [
-        "if",
-        "chance gives",
-        f"P(at least {low})",
-        *(f"P(at most {most})" for most in sorted({low, high})),
-    ]
+    head = ["if", "chance gives", f"P(at least {low})", *(f"P(at most {n})" for n in either)]
     others = [
         f"{NAMES[label]} is best on {n:g} superclasses"
         for label, n in counts.items()
@@ -188,50 +193,33 @@ def best_verdict(results: Part) -> tuple[int, str, str]:
     """Return superclasses, outcome and figures of the paper's claim that its row is best on 11 of
     20.
     """
-    rows = [results.rows[label] for label in printed.MULTICIFAR if label in results.rows]
-    n, counts = best_counts(rows)
-    if len(rows) < len(printed.MULTICIFAR) or n < SUPERCLASSES:
-        return n, MISSING, ""
+    if not complete(results):
+        return 0, MISSING, ""
+    n, counts = best_counts([results.rows[label] for label in printed.MULTICIFAR])
     p = chance(counts[FLIP], n, len(JOINT))
     figures = f"on {counts[FLIP]:g} of {n}, in the paper on {printed.MULTICIFAR_BEST}"
     return n, "holds" if p < ALPHA else "not significant", figures
 
 
 def outcome(results: Part) -> list[str]:
-    """Return what the claims say together, for those who read no table; nothing until all have been
-    judged.
+    """Return what the claims say together, for those who read no table; nothing while runs are
+    missing.
     """
-    judgements = judged(CLAIMS, results.claimed)
-    every = [
-        (claim, difference, verdict)
-        for claim, difference, verdict in judgements
-        if difference is not None
-    ]
-    if len(every) < len(judgements) or not set(printed.MULTICIFAR) <= set(results.rows):
+    if not complete(results):
         return []
-    less = [
-        verdict
-        for claim, _, verdict in every
-        if claim.first in (FLIP, *MORE) and claim.second == "multitask"
-    ]
-    better, worse = (
-        sum(verdict.startswith(word) for verdict in less) for word in ("holds", "does not hold")
-    )
-    leads = [
-        (claim.points, d)
-        for claim, d, _ in every
-        if claim.first == FLIP and claim.points is not None
-    ]
-    outside = sum(100 * d.high < points for points, d in leads)
+    judgements = judged(CLAIMS, results.claimed)
+    differences, better, worse = against_multitask(judgements, (FLIP, *MORE))
+    points, outside = leads(judgements, [FLIP])
     means = [
         [SHORT[label], f"{100 * results.rows[label].summary.mean:.1f}", str(paper)]
         for label, (_, paper) in printed.MULTICIFAR.items()
     ]
-    name = f"mean on MultiCifar100, % over {best_counts([*results.rows.values()])[0]} superclasses"
+    name = f"mean on MultiCifar100, % over {SUPERCLASSES} superclasses"
     text = (
-        f"* On MultiCifar100, we compare {len(less)} rows of ATTITTUD with multitask: {so_many(better)} significantly better and "
-        f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
-        f"multitask are above our 95 % interval in {outside} of {len(leads)} comparisons."
+        f"* On MultiCifar100, we compare {len(differences)} rows of ATTITTUD with multitask: "
+        f"{so_many(better)} significantly better and {so_many(worse)} significantly worse. The "
+        "paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and multitask are above our "
+        f"95 % interval in {outside} of {len(points)} comparisons."
     )
     return [
         textwrap.fill(text, WIDTH, subsequent_indent="  "),
@@ -240,67 +228,47 @@ def outcome(results: Part) -> list[str]:
     ]
 
 
-def gaps(results: Part) -> list[str]:
+def gaps(results: Part) -> str:
     """Return how far the two rows are from the paper that are furthest from it."""
-    labels = ("primary_only", "pretrain")
-    if not all(label in results.rows for label in labels):
-        return []
     none, pretrain = (
-        100 * results.rows[label].summary.mean - printed.MULTICIFAR[label][1] for label in labels
+        100 * results.rows[label].summary.mean - printed.MULTICIFAR[label][1]
+        for label in ("primary_only", "pretrain")
     )
-    return [GAPS.format(none=none, pretrain=pretrain)]
+    return GAPS.format(none=none, pretrain=pretrain)
 
 
 def section() -> str:
     results = column()
+    title = "## Table 2, MultiCifar100"
+    if not complete(results):
+        return f"{title}\n\n{NOT_RUN}"
     _, verdict, figures = best_verdict(results)
-    done, _ = best_counts([*results.rows.values()])
-    of_five, of_seven = (
-        best_counts([results.rows[label] for label in labels if label in results.rows])[1]
-        for labels in (printed.MULTICIFAR, NAMES)
-    )
+    _, of_five = best_counts([results.rows[label] for label in printed.MULTICIFAR])
+    _, of_seven = best_counts([results.rows[label] for label in NAMES])
     rows = []
     for label, name in NAMES.items():
         mean = f"{printed.MULTICIFAR[label][1]}" if label in printed.MULTICIFAR else ""
         best = [f"{counts[label]:.3g}" if label in counts else "" for counts in (of_five, of_seven)]
         rows.append([name, mean, *cells(results, label), *best, settings(results, label)])
-    search = [
-        textwrap.fill(f"{cost()} {ONE_SEED}", WIDTH, break_on_hyphens=False),
-        "### What the search on four superclasses saw",
-        f"Mean accuracy on the validation images of {', '.join(SEARCHED)}. Each row chose its best; the loss broke ties.",
-        searched(results),
-        DRAWS,
-    ]
+    head = ["row", "paper", "ours", "std", "95 %", "n", "best of 5", "of 7"]
+    figure = "Test accuracy of seven rows on 20 superclasses, and their differences from multitask"
     return "\n\n".join(
         [
-            "## Table 2, MultiCifar100",
+            title,
             ABOUT.format(
                 five=SUPERCLASSES / len(printed.MULTICIFAR), seven=SUPERCLASSES / len(NAMES)
             ),
-            *([SO_FAR.format(done=done, all=SUPERCLASSES)] if 0 < done < SUPERCLASSES else []),
-            *shown(
-                "multicifar100",
-                "Test accuracy of seven rows on 20 superclasses, and their differences from multitask",
-            ),
-            table(
-                [
-                    "row",
-                    "paper",
-                    "ours",
-                    "std",
-                    "95 %",
-                    "n",
-                    "best of 5",
-                    "of 7",
-                    "settings chosen on validation",
-                ],
-                rows,
-            ),
-            *gaps(results),
+            *shown("multicifar100", figure),
+            table([*head, "settings chosen on validation"], rows),
+            gaps(results),
             claim_table(CLAIMS, results.claimed),
-            f"{BEST}: {verdict}{f' ({figures})' if figures else ''}.",
+            f"{BEST}: {verdict} ({figures}).",
             *chances(results),
-            *(search if results.tried else [NOT_RUN]),
+            textwrap.fill(f"{cost()} {ONE_SEED}", WIDTH, break_on_hyphens=False),
+            "### What the search on four superclasses saw",
+            f"Mean accuracy on the validation images of {', '.join(SEARCHED)}. Each row chose its best; the loss broke ties.",
+            searched(results),
+            DRAWS,
         ]
     )
 
@@ -308,8 +276,3 @@ def section() -> str:
 def cost() -> str:
     runs = lines()
     return f"All {len(runs)} runs took {minutes(runs):.0f} minutes on the device; runs that shared it count with their shares."
-
-
-def minutes(runs: Sequence[Line]) -> float:
-    """Return the minutes of the device that some runs took."""
-    return sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60

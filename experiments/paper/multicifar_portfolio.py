@@ -11,14 +11,14 @@ import textwrap
 from collections.abc import Mapping
 from statistics import fmean
 
-from attittud_lab.statistics import ALPHA, FEWEST, Difference
+from attittud_lab.statistics import ALPHA, Difference
 from experiments.reproduce.results import Line, read_lines
 
 from . import multicifar
 from . import rows as reader
-from .claims import difference_cells, table
+from .claims import MISSING, difference_cells, table
 from .multicifar import WIDTH
-from .rows import Row
+from .rows import Row, minutes
 
 NAME = "multicifar100-portfolio"
 OTHERS = ("fish", "household_furniture", "large_omnivores_and_herbivores", "small_mammals")
@@ -60,54 +60,49 @@ def lines() -> list[Line]:
 
 def rows() -> dict[str, Row]:
     """Both kinds of model as rows of the table, by superclass."""
-    runs = {
-        final: {
-            line["part"]: {"result": line["result"] | line["portfolio"][final]} for line in lines()
-        }
-        for final in FINALS
-    }
-    return {final: Row(final, "", some) for final, some in runs.items() if some}
+    rows = {final: Row(final, "") for final in FINALS}
+    for line in lines():
+        for final, row in rows.items():
+            row.runs[line["part"]] = {"result": line["result"] | line["portfolio"][final]}
+    return rows
 
 
 def section() -> str:
-    done = lines()
-    parts = [TITLE, textwrap.fill(ABOUT.format(names=", ".join(OTHERS), revision=REVISION), WIDTH)]
-    of_table = multicifar.column().rows
-    compared = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
-    of_portfolio = rows()
-    differences = [
-        [
-            multicifar.SHORT[label],
-            *(cell for final in FINALS for cell in _cells(of_portfolio[final].minus(row))),
-        ]
-        for label, row in compared.items()
-    ]
-    head = [text for final in FINALS for text in (f"`{final}` minus it", "95 %", "p")]
-    parts += [by_superclass(done, compared), table(["row of the table", *head], differences)]
-    if compared:
-        parts.append(textwrap.fill(LABELS.format(**used_labels(compared)), WIDTH))
-    minutes = multicifar.minutes(multicifar.lines())
-    own_minutes = multicifar.minutes(done)
-    if len(done) >= FEWEST:
-        from scipy.stats import t
+    from scipy.stats import t
 
-        needed = t.ppf(1 - ALPHA / 2, len(done) - 1) / math.sqrt(len(done))
-        runs = fmean(line["portfolio"]["single"]["runs"] for line in done)
-        device = (own_minutes / len(done)) / (minutes / len(multicifar.lines()))
-        stopped = sum(_stopped(line) for line in done)
-        figures = {
-            "runs": runs,
-            "device": device,
-            "stopped": stopped,
-            "n": len(done),
-            "needed": needed,
-        }
-        bullets = [f"* {cause}" for cause in CAUSES.format(**figures).split("\n\n")]
-        parts.append(
-            "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets)
-        )
-    parts.append(COST.format(own=own_minutes, table=minutes, both=own_minutes + minutes))
-    return "\n\n".join(parts)
+    done = lines()
+    results = multicifar.column()
+    if not multicifar.complete(results) or len(done) < len(OTHERS):
+        return f"{TITLE}\n\n{MISSING}"
+    of_table = {label: results.rows[label] for label in multicifar.SHORT}
+    of_portfolio = rows()
+    differences = []
+    for label, row in of_table.items():
+        cells = [cell for final in FINALS for cell in _cells(of_portfolio[final].minus(row))]
+        differences.append([multicifar.SHORT[label], *cells])
+    head = [text for final in FINALS for text in (f"`{final}` minus it", "95 %", "p")]
+    of_all = minutes(multicifar.lines())
+    own = minutes(done)
+    figures = {
+        "runs": fmean(line["portfolio"]["single"]["runs"] for line in done),
+        "device": (own / len(done)) / (of_all / len(multicifar.lines())),
+        "stopped": sum(_stopped(line) for line in done),
+        "n": len(done),
+        "needed": t.ppf(1 - ALPHA / 2, len(done) - 1) / math.sqrt(len(done)),
+    }
+    causes = CAUSES.format(**figures).split("\n\n")
+    bullets = [textwrap.fill(f"* {cause}", WIDTH, subsequent_indent="  ") for cause in causes]
+    return "\n\n".join(
+        [
+            TITLE,
+            textwrap.fill(ABOUT.format(names=", ".join(OTHERS), revision=REVISION), WIDTH),
+            by_superclass(done, of_table),
+            table(["row of the table", *head], differences),
+            textwrap.fill(LABELS.format(**used_labels(of_table)), WIDTH),
+            "\n".join(bullets),
+            COST.format(own=own, table=of_all, both=own + of_all),
+        ]
+    )
 
 
 def _stopped(line: Line) -> bool:
@@ -131,40 +126,24 @@ def used_labels(of_table: Mapping[str, Row]) -> dict[str, int]:
 
 def by_superclass(done: list[Line], of_table: Mapping[str, Row]) -> str:
     """A line for every superclass, with the mean of all below them."""
-    lined, columns = [], dict[str, list[float]]()
+    lined = []
+    columns: list[list[float]] = []
     for line in done:
-        part, portfolio = line["part"], line["portfolio"]
-        values = {label: row.test[part] for label, row in of_table.items() if part in row.runs}
-        values |= {final: portfolio[final]["test"][line["result"]["metric"]] for final in FINALS}
-        for label, value in values.items():
-            columns.setdefault(label, []).append(value)
-        shown = [
-            f"{100 * values[label]:.1f}" if label in values else ""
-            for label in (*of_table, *FINALS)
-        ]
+        portfolio = line["portfolio"]
+        values = [row.test[line["part"]] for row in of_table.values()]
+        values += [portfolio[final]["test"][line["result"]["metric"]] for final in FINALS]
+        columns.append(values)
         picked = ", ".join(
             f"{label} x {n}" if n > 1 else label
             for label, n in portfolio["ensemble"]["picks"].items()
         )
-        lined.append(
-            [
-                part,
-                *shown,
-                portfolio["single"]["winner"],
-                picked,
-                f"{portfolio['single']['runs']:.1f}",
-            ]
-        )
-    means = [
-        f"{100 * fmean(columns[label]):.1f}" if len(columns.get(label, ())) == len(done) else ""
-        for label in (*of_table, *FINALS)
-    ]
+        single = portfolio["single"]
+        shown = [f"{100 * value:.1f}" for value in values]
+        lined.append([line["part"], *shown, single["winner"], picked, f"{single['runs']:.1f}"])
+    means = [f"{100 * fmean(values):.1f}" for values in zip(*columns, strict=True)]
     lined.append(["mean", *means, "", "", ""])
-    head = [
-        "superclass",
-        *(multicifar.SHORT[label] for label in of_table),
-        *(f"`{final}`" for final in FINALS),
-    ]
+    names = [multicifar.SHORT[label] for label in of_table]
+    head = ["superclass", *names, *(f"`{final}`" for final in FINALS)]
     return table([*head, "`single` is", "`ensemble` has", "full runs"], lined)
 
 

@@ -23,7 +23,7 @@ from .figure2 import (
     samples_rows,
 )
 from .plots import DOCS, PLOTS, draw
-from .rows import HERE, RESULTS, Row
+from .rows import HERE, RESULTS, Row, minutes
 from .table2 import (
     CHOSEN_CLAIMS,
     MORE_CLAIMS,
@@ -202,40 +202,32 @@ def diverged() -> list[str]:
 
 
 def costs() -> str:
-    """Minutes of the device by experiment and machine: of runs side by side, each has its share."""
-    counted: set[str] = set()
-    sums: dict[tuple[str, ...], list[float]] = {}
-    for experiment, line in every_line():
-        if line["fingerprint"] not in counted:
-            counted.add(line["fingerprint"])
-            about: dict[str, Any] = line["made_with"]
-            shared = about.get("side_by_side", 1)
-            key = (
-                experiment,
-                about["device"],
-                f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
-                "yes" if about.get("compiled") else "no",
-                "yes" if about["repeatable"] else "no",
-                str(shared),
-            )
-            sums.setdefault(key, []).append(line["seconds"] / shared)
-    lines = [[*key, str(len(values)), f"{sum(values) / 60:.1f}"] for key, values in sums.items()]
-    if not lines:
+    """Minutes of the device by experiment and machine."""
+    by_fingerprint: dict[str, tuple[str, dict[str, Any]]] = {}
+    for experiment, line in every_line():  # other parts may have a copy of the line
+        by_fingerprint.setdefault(line["fingerprint"], (experiment, line))
+    runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for experiment, line in by_fingerprint.values():
+        about: dict[str, Any] = line["made_with"]
+        key = (
+            experiment,
+            about["device"],
+            f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
+            "yes" if about.get("compiled") else "no",
+            "yes" if about["repeatable"] else "no",
+            str(about.get("side_by_side", 1)),
+        )
+        runs.setdefault(key, []).append(line)
+    if not runs:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
-    head = [
-        "experiment",
-        "device",
-        "made with",
-        "compiled",
-        "repeatable bit by bit",
-        "side by side",
-        "runs",
-        "minutes",
-    ]
-    every = list(itertools.chain(*sums.values()))
+    lines = [[*key, str(len(some)), f"{minutes(some):.1f}"] for key, some in runs.items()]
+    head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit"]
+    head += ["side by side", "runs", "minutes"]
+    count = len(by_fingerprint)
+    in_all = minutes(line for _, line in by_fingerprint.values())
     one = " (a portfolio counts as one)" if multicifar_portfolio.lines() else ""
-    in_all = f"In all, {len(every)} runs{one} took {sum(every) / 60:.1f} minutes. {five_rows()}"
-    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), in_all, *made_again()])
+    text = f"In all, {count} runs{one} took {in_all:.1f} minutes. {five_rows()}"
+    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), text, *made_again()])
 
 
 def made_again() -> list[str]:
@@ -262,9 +254,8 @@ def five_rows() -> str:
     """What the paper's own column takes."""
     name = "table2-cat-vs-dog"
     runs = [line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == name]
-    minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
     return (
-        f"The five rows of the paper's Cat-vs-Dog column, with their search, are {len(runs)} runs and took {minutes:.1f} "
+        f"The five rows of the paper's Cat-vs-Dog column, with their search, are {len(runs)} runs and took {minutes(runs):.1f} "
         "minutes."
     )
 

@@ -45,6 +45,8 @@ FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "mar
 """A seed."""
 SOLID: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
 """A mean with its interval."""
+DASHED: dict[str, Any] = {"color": "#999999", "linestyle": "--", "linewidth": 1}
+"""Multitask."""
 
 
 def _half(interval: Summary | Difference) -> float:
@@ -63,7 +65,12 @@ def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path, legend: Any = None, columns: int = 1) -> None:
+    """Write a file. `legend` has handles and labels for below the picture, in so many columns."""
+    figure.tight_layout()
+    if legend is not None:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
+        figure.legend(*legend, ncols=columns, fontsize=7, **place)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
@@ -125,18 +132,9 @@ def _beside_multitask(path: Path) -> None:
         yticks=[],
         ylim=left.get_ylim(),
     )
-    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
-    figure.tight_layout()
+    right.axvline(0, **DASHED)
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        ncols=2,
-        fontsize=7,
-    )
-    _save(figure, path)
+    _save(figure, path, (handles.values(), handles.keys()), columns=2)
 
 
 COLORS = ("#bbbbbb", "#ccbb44", "#66ccee", "#4477aa", "#cc6677", "#228833", "#aa3377")
@@ -147,34 +145,22 @@ def _by_superclass(path: Path) -> None:
     """Draw every row of MultiCifar100 on every superclass, and how far those with auxiliary data
     are from multitask.
     """
-    from .multicifar import SHORT, column
+    from .multicifar import SHORT, column, complete
 
-    every_row = column().rows
-    rows = {
-        label: every_row[label] for label in SHORT if label in every_row and every_row[label].runs
-    }
-    if "multitask" not in rows or len(rows) < 2:
+    results = column()
+    if not complete(results):
         return
+    rows = {label: results.rows[label] for label in SHORT}
     looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
     test = {label: row.test for label, row in rows.items()}
     order = sorted(test["multitask"], key=lambda name: test["multitask"][name])
     figure, (left, right) = _figure(9, 2, height=1 + 0.34 * len(order))
     for n, (label, (color, marker)) in enumerate(looks.items()):
         shift = 0.11 * (len(looks) / 2 - 0.5 - n)  # rows that are equal must not hide each other
-        points = [
-            (100 * test[label][name], at + shift)
-            for at, name in enumerate(order)
-            if name in test.get(label, ())
-        ]
-        if points:
-            left.plot(
-                *zip(*points, strict=True),
-                marker,
-                color=color,
-                markersize=3.5,
-                label=SHORT[label],
-                linestyle="",
-            )
+        accuracies = [100 * test[label][name] for name in order]
+        heights = [at + shift for at in range(len(order))]
+        look = {"color": color, "markersize": 3.5, "linestyle": ""}
+        left.plot(accuracies, heights, marker, label=SHORT[label], **look)
     left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])
     left.set(xlabel="test accuracy, %", title="MultiCifar100", ylim=(-0.6, len(order) - 0.4))
     for at in range(1, len(order)):
@@ -182,33 +168,20 @@ def _by_superclass(path: Path) -> None:
     compared = [label for label in rows if label not in ("primary_only", "multitask")]
     for at, label in enumerate(reversed(compared)):
         difference = rows[label].minus(rows["multitask"])
-        if difference is not None:
-            color, marker = looks[label]
-            pairs = [
-                100 * (test[label][name] - test["multitask"][name])
-                for name in order
-                if name in test[label]
-            ]
-            right.plot(pairs, [at - 0.1] * len(pairs), "o", **FAINT | {"color": color})
-            right.errorbar(
-                100 * difference.mean,
-                at,
-                xerr=_half(difference),
-                fmt=marker,
-                capsize=3,
-                color=color,
-            )
+        assert difference is not None
+        color, marker = looks[label]
+        pairs = [100 * (test[label][name] - test["multitask"][name]) for name in order]
+        right.plot(pairs, [at - 0.1] * len(pairs), "o", **FAINT | {"color": color})
+        look = SOLID | {"fmt": marker, "color": color}
+        right.errorbar(100 * difference.mean, at, xerr=_half(difference), **look)
     right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
     right.set(
         xlabel="points by superclass, mean with 95 % interval",
         title="less multitask",
         ylim=(-0.5, len(compared) - 0.5),
     )
-    right.axvline(0, color="#999999", linestyle="--", linewidth=1)
-    figure.tight_layout()
-    handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, fontsize=7)
-    _save(figure, path)
+    right.axvline(0, **DASHED)
+    _save(figure, path, left.get_legend_handles_labels(), columns=4)
 
 
 def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:
@@ -228,13 +201,7 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
     for ax, (size, (results, rows)) in zip(axes, panels.items(), strict=True):
         if "multitask" in results.rows:
             mean = 100 * results.rows["multitask"].summary.mean
-            ax.axhline(
-                mean,
-                color="#999999",
-                linestyle="--",
-                linewidth=1,
-                label="multitask, primary_weight 1",
-            )
+            ax.axhline(mean, label="multitask, primary_weight 1", **DASHED)
         dots = [
             (1.08 * number, 100 * value)
             for number, row in rows.items()
@@ -244,15 +211,8 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
         summaries = [row.summary for row in rows.values()]
         half = [_half(summary) for summary in summaries]
         means = [100 * s.mean for s in summaries]
-        ax.errorbar(
-            list(rows),
-            means,
-            yerr=half,
-            fmt="o-",
-            capsize=3,
-            color="#4477aa",
-            label="ATTITTUD (1, 0, 0)",
-        )
+        line = SOLID | {"fmt": "o-", "label": "ATTITTUD (1, 0, 0)"}
+        ax.errorbar(list(rows), means, yerr=half, **line)
         ax.set(
             xlabel=what,
             ylabel="test accuracy, 95 % interval",
@@ -261,15 +221,7 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
         )
         ax.set_xticks(list(rows), [str(number) for number in rows])
         ax.minorticks_off()
-    figure.tight_layout()
-    figure.legend(
-        *axes[0].get_legend_handles_labels(),
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        ncols=3,
-        fontsize=7,
-    )
-    _save(figure, path)
+    _save(figure, path, axes[0].get_legend_handles_labels(), columns=3)
 
 
 def _captured(groups: dict[str, list[Row]], path: Path) -> None:
@@ -289,5 +241,4 @@ def _captured(groups: dict[str, list[Row]], path: Path) -> None:
             ylim=(-3, 103),
         )
     axes[0].legend(fontsize=7)
-    figure.tight_layout()
     _save(figure, path)

@@ -161,6 +161,11 @@ def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[R
     return {label: list(some.values()) for label, some in tried.items()}
 
 
+def minutes(lines: Iterable[Line]) -> float:
+    """The minutes of the device that runs took. Of runs side by side, each has its share."""
+    return sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in lines) / 60
+
+
 def seed_of(line: Line) -> int:
     return int(line["run"].rpartition("/seed-")[2])
 

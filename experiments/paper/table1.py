@@ -133,12 +133,9 @@ def cost() -> str:
     rows = []
     for title, names in {**columns, "masked-word heads, once for all columns": ["start"]}.items():
         runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
-        minutes = (
-            sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
-        )
         devices = sorted({line["made_with"]["device"] for line in runs})
         if runs:
-            cells = [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)]
+            cells = [str(len(runs)), f"{reader.minutes(runs):.1f}", ", ".join(devices)]
         else:
             cells = ["0", MISSING, ""]
         rows.append([title, *cells])

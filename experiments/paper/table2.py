@@ -5,7 +5,17 @@ from __future__ import annotations
 from statistics import fmean
 
 from . import printed
-from .claims import MISSING, Claim, claim_table, difference_cells, judged, so_many, table
+from .claims import (
+    MISSING,
+    Claim,
+    against_multitask,
+    claim_table,
+    difference_cells,
+    judged,
+    leads,
+    so_many,
+    table,
+)
 from .plots import shown
 from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
@@ -114,45 +124,27 @@ def outcome(results: Part) -> list[str]:
         for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS)
         for each in judged(claims, rows)
     ]
-    every = [
-        (claim, difference, verdict)
-        for claim, difference, verdict in judgements
-        if difference is not None
-    ]
-    if len(every) < len(judgements):
+    if any(difference is None for _, difference, _ in judgements):
         return []
-    less = [
-        (100 * d.mean, verdict)
-        for claim, d, verdict in every
-        if claim.first in ATTITTUD and claim.second == "multitask"
-    ]
-    better, worse = (
-        sum(verdict.startswith(word) for _, verdict in less) for word in ("holds", "does not hold")
-    )
-    leads = [
-        (claim.points, d)
-        for claim, d, _ in every
-        if claim.first in ("orthogonal", CHOSEN) and claim.points
-    ]
-    outside = sum(100 * d.high < points for points, d in leads)
+    differences, better, worse = against_multitask(judgements, ATTITTUD)
+    points, outside = leads(judgements, ("orthogonal", CHOSEN))
     fair = rows["pretrain"]
     released = rows["pretrain_as_released"]
-    points, interval, n, _ = difference_cells(fair.minus(released))
+    gained, interval, n, _ = difference_cells(fair.minus(released))
     common = [seed for seed in released.test if seed in fair.test]
     before, after = (100 * fmean(row.test[seed] for seed in common) for row in (released, fair))
-    smallest, *_, largest = sorted(points for points, _ in leads)
     lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     multitask = f"""\
-* On Cat-vs-Dog, we compare {len(less)} rows of ATTITTUD with a multitask that had the same search: {so_many(better)}
-  significantly better and {so_many(worse)} significantly worse. They differ from multitask by {min(less)[0]:+.1f} to
-  {max(less)[0]:+.1f} points."""
+* On Cat-vs-Dog, we compare {len(differences)} rows of ATTITTUD with a multitask that had the same search: {so_many(better)}
+  significantly better and {so_many(worse)} significantly worse. They differ from multitask by {min(differences):+.1f} to
+  {max(differences):+.1f} points."""
     leading = f"""\
-* On Cat-vs-Dog, the paper's ATTITTUD leads vanilla pre-training, PCGrad and multitask by {smallest} to {largest} points.
-  These leads are above our 95 % interval in {outside} of {len(leads)} comparisons, for (1, 0, 0) and for the row that
+* On Cat-vs-Dog, the paper's ATTITTUD leads vanilla pre-training, PCGrad and multitask by {min(points)} to {max(points)} points.
+  These leads are above our 95 % interval in {outside} of {len(points)} comparisons, for (1, 0, 0) and for the row that
   validation chose."""
     pretrain = f"""\
 * On Cat-vs-Dog, vanilla pre-training has {before:.1f} with the rule of the authors' release, by which the loss of an
-  untrained head chooses the model. With the rule of all other rows it has {after:.1f}: {points} points over the same {n} seeds
+  untrained head chooses the model. With the rule of all other rows it has {after:.1f}: {gained} points over the same {n} seeds
   (95 % {interval}). The paper's lead over vanilla pre-training is {lead:.1f}."""
     return ["\n".join([multitask, leading, pretrain])]
 
