@@ -18,7 +18,6 @@ import json
 import logging
 import math
 import os
-import platform
 import sys
 import tempfile
 import warnings
@@ -41,8 +40,8 @@ from torch import Tensor, nn
 
 import attittud.checkpoint
 from attittud import Guide, Report
+from attittud_lab.runs.result import provenance
 from benchmarks import step_cases
-from benchmarks.results import revision
 from benchmarks.step_cases import COMPILED, Case
 
 REPORTED = {
@@ -412,14 +411,12 @@ def selected(only: str, quick: bool) -> list[Case]:
     return [*{case.name: case for case in cases if fnmatch(case.name, only)}.values()]
 
 
-def machine() -> dict[str, str | None]:
+def machine() -> dict[str, Any]:
     """What the bits may depend on, and the revision of the code."""
-    return {
-        "torch": torch.__version__,
-        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "revision": revision(),
-    }
+    about = provenance()
+    facts = {name: about[name] for name in ("torch", "processor", "revision")}
+    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return facts
 
 
 def compare(hashes: Mapping[str, str], saved: Mapping[str, Any], asked: set[str]) -> int:
