@@ -1,6 +1,4 @@
-"""What all tests share: one thread per worker, kernels that run everywhere, no time limit per
-example, a fixed seed.
-"""
+"""What all tests share: one thread per worker, no time limit per example, a fixed seed."""
 
 import os
 import signal
@@ -32,7 +30,6 @@ settings.register_profile(
 )
 settings.load_profile("attittud")
 
-
 collect_ignore = ["helpers"]  # nothing there is a test
 
 
@@ -56,6 +53,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files whose tests all are `nightly` out of `make test`: some import for seconds."""
     nightly = collection_path.name.endswith("_nightly.py")
     return True if nightly and config.option.markexpr == "not nightly" else None
+
+
+GPU_WARNINGS = [
+    "ignore:.*TensorFloat32.*",  # torch offers it once per process
+    "ignore:.*[Ss]ynchronization debug mode.*",  # torch calls its check for waits a prototype
+    "ignore:.*CUDA Graph is empty.*",  # inductor tries one
+    "ignore:.*lr_scheduler.*",
+    "ignore:.*AccumulateGrad.*",
+    "ignore::DeprecationWarning",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is no GPU."""
+    no_gpu = not torch.cuda.is_available()
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(pytest.mark.skipif(no_gpu, reason="needs a CUDA device"))
+            item.add_marker(pytest.mark.filterwarnings(*GPU_WARNINGS))
 
 
 OURS = {"attittud", "attittud_lab", "benchmarks", "experiments", "tests"}

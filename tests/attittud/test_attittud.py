@@ -5,7 +5,7 @@ import inspect
 import attittud
 
 
-def test_every_public_name_is_documented() -> None:
+def test_every_public_name_is_documented():
     things = {name: getattr(attittud, name) for name in attittud.__all__}
     for name, owner in list(things.items()):
         for member, value in vars(owner).items() if inspect.isclass(owner) else ():

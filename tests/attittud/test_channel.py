@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from attittud import Eta, Guide, LabelChannel
+from attittud import LabelChannel
 
 SHARES = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 KERNEL = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.1, 0.2]], dtype=torch.float64)
@@ -74,7 +74,7 @@ def oracle(
 
 
 @pytest.mark.parametrize(("seed", "random"), [(0, 0.2), (1, 0.9)])
-def test_matrix_and_openness_equal_the_formulas(seed: int, random: float) -> None:
+def test_matrix_and_openness_equal_the_formulas(seed, random):
     log_probs, primary, shares = drawn(seed, random=random)
     primary[::7] = -1
     log_probs[3, 1] = -math.inf  # a probability of 0
@@ -85,7 +85,7 @@ def test_matrix_and_openness_equal_the_formulas(seed: int, random: float) -> Non
     assert float(channel.openness) == pytest.approx(openness, abs=1e-12)
 
 
-def test_examples_in_several_chunks_give_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_in_several_chunks_give_the_formulas(monkeypatch):
     monkeypatch.setattr("attittud.channel._CHUNK", 7)
     log_probs, primary, shares = drawn(0)
     channel = LabelChannel.estimate(log_probs, primary, shares, permutations=3)
@@ -95,9 +95,7 @@ def test_examples_in_several_chunks_give_the_formulas(monkeypatch: pytest.Monkey
 
 @given(seed=st.integers(0, 1000), classes=st.integers(2, 6), labels=st.integers(1, 6))
 @settings(max_examples=30, deadline=None)
-def test_renamed_classes_and_labels_permute_the_matrix(
-    seed: int, classes: int, labels: int
-) -> None:
+def test_renamed_classes_and_labels_permute_the_matrix(seed, classes, labels):
     log_probs, primary, shares = drawn(seed, classes=classes, labels=labels)
     channel = LabelChannel.estimate(log_probs, primary, shares, classes=classes)
     torch.testing.assert_close(channel.matrix.sum(1), torch.ones(classes, dtype=torch.float64))
@@ -111,7 +109,7 @@ def test_renamed_classes_and_labels_permute_the_matrix(
     torch.testing.assert_close(renamed.openness, channel.openness)
 
 
-def test_labels_that_say_nothing_have_little_effect() -> None:
+def test_labels_that_say_nothing_have_little_effect():
     """docs/translated-labels.md has these bounds."""
     draws = [drawn(seed, 100, 2, 2, random=1.0) for seed in range(100)]
     channels = [LabelChannel.estimate(*draw, classes=2) for draw in draws]
@@ -123,7 +121,7 @@ def test_labels_that_say_nothing_have_little_effect() -> None:
     assert largest.max() < 0.3
 
 
-def test_predictions_that_say_nothing_close_the_channel() -> None:
+def test_predictions_that_say_nothing_close_the_channel():
     _, primary, shares = drawn(0)
     same = shares.log().repeat(len(primary), 1)
     for labels in (primary, torch.zeros_like(primary)):
@@ -136,9 +134,7 @@ def test_predictions_that_say_nothing_close_the_channel() -> None:
 
 @given(seed=st.integers(0, 10_000), examples=st.sampled_from([0, 1, 2]), several=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_up_to_two_examples_close_the_channel_exactly(
-    seed: int, examples: int, several: bool
-) -> None:
+def test_up_to_two_examples_close_the_channel_exactly(seed, examples, several):
     """With two examples every permutation has the same information as the labels, up to rounding.
 
     A label whose share is 0 shows an openness of 1e-16: there, nothing but rounding is in C.
@@ -157,7 +153,7 @@ def test_up_to_two_examples_close_the_channel_exactly(
     assert (yes_or_no.openness == 0).all()
 
 
-def test_a_class_without_examples_has_the_shares_and_zero_shares_stay_finite() -> None:
+def test_a_class_without_examples_has_the_shares_and_zero_shares_stay_finite():
     log_probs, primary, _ = drawn(0)
     log_probs[:, 0] = -math.inf
     shares = torch.tensor([0.0, 0.2, 0.3, 0.5])
@@ -169,7 +165,7 @@ def test_a_class_without_examples_has_the_shares_and_zero_shares_stay_finite() -
     assert loss.isfinite() and gradient.isfinite().all()
 
 
-def test_the_permutations_leave_the_users_generator_alone() -> None:
+def test_the_permutations_leave_the_users_generator_alone():
     before = torch.get_rng_state()
     first, again = (LabelChannel.estimate(*drawn(0), seed=3) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -183,7 +179,7 @@ def batch(m: int = 8, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tenso
     return logits.requires_grad_(), torch.randint(3, (m,), generator=generator)
 
 
-def test_loss_and_posterior_equal_the_formulas() -> None:
+def test_loss_and_posterior_equal_the_formulas():
     logits, labels = batch()
     logits = logits.detach()
     losses = OPEN.loss(logits, labels, "none")
@@ -196,7 +192,7 @@ def test_loss_and_posterior_equal_the_formulas() -> None:
     torch.testing.assert_close(OPEN.loss(logits, labels), losses.mean())
 
 
-def test_the_gradient_is_p_minus_q() -> None:
+def test_the_gradient_is_p_minus_q():
     logits, labels = batch()
     (gradient,) = torch.autograd.grad(OPEN.loss(logits, labels, "none").sum(), logits)
     torch.testing.assert_close(gradient, logits.softmax(1) - OPEN.posterior(logits, labels))
@@ -207,7 +203,7 @@ def test_the_gradient_is_p_minus_q() -> None:
 @pytest.mark.parametrize(
     ("dtype", "scale"), [(torch.float64, 1.0), (torch.float32, 1e4), (torch.bfloat16, 1.0)]
 )
-def test_a_closed_channel_has_a_gradient_of_exactly_zero(dtype: torch.dtype, scale: float) -> None:
+def test_a_closed_channel_has_a_gradient_of_exactly_zero(dtype, scale):
     logits, labels = batch(dtype=dtype)
     loss = CLOSED.loss(scale * logits, labels)
     loss.backward()
@@ -217,7 +213,7 @@ def test_a_closed_channel_has_a_gradient_of_exactly_zero(dtype: torch.dtype, sca
     torch.testing.assert_close(posterior, logits.to(posterior.dtype).softmax(1))
 
 
-def test_half_precision_logits_are_summed_in_full() -> None:
+def test_half_precision_logits_are_summed_in_full():
     logits, labels = batch(dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         loss = OPEN.loss(logits, labels)
@@ -227,7 +223,7 @@ def test_half_precision_logits_are_summed_in_full() -> None:
     assert logits.grad.dtype == torch.bfloat16
 
 
-def test_extreme_logits_stay_finite() -> None:
+def test_extreme_logits_stay_finite():
     logits = torch.tensor([[1e5, -1e5], [-math.inf, 0.0]], requires_grad=True)
     loss = OPEN.loss(logits, torch.tensor([0, 2]))
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -235,7 +231,7 @@ def test_extreme_logits_stay_finite() -> None:
 
 
 @pytest.mark.parametrize(("channel", "missing"), [(OPEN, -1), (OPEN, math.nan), (CLOSED, -100)])
-def test_missing_labels_do_not_count(channel: LabelChannel, missing: float) -> None:
+def test_missing_labels_do_not_count(channel, missing):
     logits, labels = batch()
     labels = labels.double()
     labels[::3] = missing
@@ -263,7 +259,7 @@ def several(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return log_probs, primary, torch.tensor([[0.4, 0.6], [0.7, 0.3]])
 
 
-def test_several_labels_are_the_channels_of_each_pair() -> None:
+def test_several_labels_are_the_channels_of_each_pair():
     log_probs, primary, shares = several()
     together = LabelChannel.estimate(log_probs, primary, shares)
     assert together.matrix.shape == (2, 3, 2, 2)
@@ -287,7 +283,7 @@ def test_several_labels_are_the_channels_of_each_pair() -> None:
     torch.testing.assert_close(together.loss(logits, labels), losses[observed > 0].mean())
 
 
-def test_a_state_gives_the_same_channel() -> None:
+def test_a_state_gives_the_same_channel():
     channel = LabelChannel.estimate(*several(0))
     first = LabelChannel.from_state(channel.state_dict())
     second = LabelChannel(KERNEL, 0.9, SHARES)
@@ -322,12 +318,12 @@ def good() -> dict[str, Tensor]:
         ("classes", 0),
     ],
 )
-def test_a_wrong_argument_of_estimate_is_named(name: str, value: object) -> None:
+def test_a_wrong_argument_of_estimate_is_named(name, value):
     with pytest.raises(ValueError, match=f"^{name}"):
         LabelChannel.estimate(**(good() | {name: value}))
 
 
-def test_a_label_beyond_the_classes_is_named() -> None:
+def test_a_label_beyond_the_classes_is_named():
     with pytest.raises(ValueError, match=r"^primary_labels"):
         LabelChannel.estimate(**good(), classes=2)
 
@@ -342,7 +338,7 @@ def test_a_label_beyond_the_classes_is_named() -> None:
         ("reduction", (torch.zeros(4, 2), torch.zeros(4), "sum")),
     ],
 )
-def test_a_wrong_argument_of_loss_is_named(name: str, arguments: tuple[object, ...]) -> None:
+def test_a_wrong_argument_of_loss_is_named(name, arguments):
     with pytest.raises(ValueError, match=f"^{name}"):
         OPEN.loss(*arguments)
 
@@ -358,20 +354,6 @@ def test_a_wrong_argument_of_loss_is_named(name: str, arguments: tuple[object, .
         ("shares", {"shares": 2 * SHARES}),
     ],
 )
-def test_a_wrong_state_is_refused_by_name(name: str, change: dict[str, object]) -> None:
+def test_a_wrong_state_is_refused_by_name(name, change):
     with pytest.raises(ValueError, match=f"^{name}"):
         LabelChannel.from_state(OPEN.state_dict() | change)
-
-
-@pytest.mark.parametrize("channel", [OPEN, CLOSED], ids=["open", "closed"])
-def test_it_is_the_auxiliary_loss_of_a_guide(channel: LabelChannel) -> None:
-    """With weights of 1 a guide's gradient is that of the sum; a closed channel adds nothing."""
-    model = nn.Linear(4, 2, dtype=torch.float64)
-    x = torch.randn(16, 4, dtype=torch.float64)
-    y, a = torch.randint(2, (16,)), torch.randint(3, (16,))
-    losses = F.cross_entropy(model(x), y, reduction="none")
-    whole = losses.mean() + channel.loss(model(x), a)
-    expected = torch.autograd.grad(whole, list(model.parameters()), retain_graph=True)
-    Guide(model, eta=Eta(1, 1, 1), rank=3).backward(losses, channel.loss(model(x), a))
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)

@@ -10,13 +10,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from attittud import Eta, Guide, checkpoint
 from tests.helpers.zoo import problem
-
-pytest.importorskip("safetensors", reason="needs the extra 'checkpoint'")
-
-from safetensors.torch import load_file, save_file
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "sketch": {},
@@ -25,7 +22,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "few examples": {"rank": 40},  # a basis of 6 rows
     "auto": {"eta": "auto", "judge_every": 2},
 }
-
 
 ROWS = "basis/shard-00001-model-00001-of-00001.safetensors"
 
@@ -58,7 +54,7 @@ class Run:
 
 
 @pytest.mark.parametrize("setting", ["sketch", "canonical", "bf16", "few examples", "auto"])
-def test_a_loaded_guide_continues_bit_for_bit(tmp_path: Path, setting: str) -> None:
+def test_a_loaded_guide_continues_bit_for_bit(tmp_path, setting):
     run, other = Run(setting), Run(setting)
     run.train(0, 7)
     checkpoint.save(run.guide, tmp_path / "guide")
@@ -68,7 +64,7 @@ def test_a_loaded_guide_continues_bit_for_bit(tmp_path: Path, setting: str) -> N
         assert torch.equal(mine, theirs)
 
 
-def test_a_guide_can_be_saved_before_its_first_step(tmp_path: Path) -> None:
+def test_a_guide_can_be_saved_before_its_first_step(tmp_path):
     run, other = Run(), Run()
     checkpoint.save(run.guide, tmp_path)
     other.train(0, 2)
@@ -76,7 +72,7 @@ def test_a_guide_can_be_saved_before_its_first_step(tmp_path: Path) -> None:
     assert other.guide.refresh_due and other.guide.subspace is None
 
 
-def test_the_files_are_safetensors_and_json_alone(tmp_path: Path) -> None:
+def test_the_files_are_safetensors_and_json_alone(tmp_path):
     run = Run("auto")
     run.train(0, 3)
     checkpoint.save(run.guide, tmp_path)
@@ -86,7 +82,7 @@ def test_the_files_are_safetensors_and_json_alone(tmp_path: Path) -> None:
     assert files == {"guide.json", ROWS}
 
 
-def test_a_guide_is_saved_between_steps(tmp_path: Path) -> None:
+def test_a_guide_is_saved_between_steps(tmp_path):
     run = Run()
     run.guide.primary(run.problem.losses(slice(0, 6)))
     with pytest.raises(RuntimeError, match="step"):
@@ -94,15 +90,13 @@ def test_a_guide_is_saved_between_steps(tmp_path: Path) -> None:
     assert not (tmp_path / "guide").exists()
 
 
-def test_without_safetensors_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_safetensors_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"attittud\[checkpoint\]"):
         checkpoint.save(Run().guide, tmp_path)
 
 
-def test_a_folder_without_a_guide_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_guide_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         checkpoint.load(Run().guide, tmp_path)
 
@@ -112,17 +106,12 @@ def test_a_folder_without_a_guide_is_refused(tmp_path: Path) -> None:
     [({"rank": 2}, "rank"), ({"seed": 5}, "seed")],
     ids=str,
 )
-def test_the_state_of_another_guide_is_refused(
-    tmp_path: Path, changes: dict[str, Any], culprit: str
-) -> None:
+def test_the_state_of_another_guide_is_refused(tmp_path, changes, culprit):
     run = Run()
     run.train(0, 1)
     checkpoint.save(run.guide, tmp_path)
     with pytest.raises(ValueError, match=f"(?s)^{tmp_path}.*({culprit})"):
         checkpoint.load(Run(**changes).guide, tmp_path)
-
-
-# ------------------------------------------------------------------------------------ damaged files
 
 
 @pytest.fixture
@@ -155,7 +144,7 @@ def refused(run: Run, folder: Path, culprit: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "culprit"), [("guide.json", "guide.json"), (ROWS, "basis")])
-def test_a_damaged_file_is_refused(run: Run, tmp_path: Path, name: str, culprit: str) -> None:
+def test_a_damaged_file_is_refused(run, tmp_path, name, culprit):
     file = tmp_path / name
     honest = file.read_bytes()
     for content in (b"", b"{}", b"[]", b"\x00" * len(honest), honest[: len(honest) // 2]):
@@ -178,7 +167,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     bit=st.integers(0, 7),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_changed_bit_is_refused(honest: tuple[Run, Path], name: str, at: float, bit: int) -> None:
+def test_a_changed_bit_is_refused(honest, name, at, bit):
     """Rows that stay almost orthonormal, another age of the basis, another name: none is used."""
     run, folder = honest
     file = folder / name
@@ -193,13 +182,13 @@ def test_a_changed_bit_is_refused(honest: tuple[Run, Path], name: str, at: float
         file.write_bytes(content)
 
 
-def test_a_file_that_was_not_saved_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_was_not_saved_is_refused(run, tmp_path):
     (tmp_path / "basis" / "other.safetensors").write_bytes((tmp_path / ROWS).read_bytes())
     refused(run, tmp_path, "other.safetensors")
 
 
 @pytest.mark.parametrize("field", ["format", "version", "refreshes", "judges"])
-def test_another_format_or_type_is_named(run: Run, tmp_path: Path, field: str) -> None:
+def test_another_format_or_type_is_named(run, tmp_path, field):
     file = tmp_path / "guide.json"
     content = json.loads(file.read_text())
     if field == "format":
@@ -221,7 +210,7 @@ def test_another_format_or_type_is_named(run: Run, tmp_path: Path, field: str) -
         ("NaN", "NaN"),
     ],
 )
-def test_another_basis_is_refused(run: Run, tmp_path: Path, change: str, culprit: str) -> None:
+def test_another_basis_is_refused(run, tmp_path, change, culprit):
     file = tmp_path / ROWS
     tensors = load_file(file)
     name, rows = next(iter(tensors.items()))
@@ -240,7 +229,7 @@ def test_another_basis_is_refused(run: Run, tmp_path: Path, change: str, culprit
     refused(run, tmp_path, culprit)
 
 
-def test_a_lost_shard_is_noticed(run: Run, tmp_path: Path) -> None:
+def test_a_lost_shard_is_noticed(run, tmp_path):
     """The first of two shards: the other one reaches to the end of every parameter."""
     tensors = load_file(tmp_path / ROWS)
     (tmp_path / ROWS).unlink()

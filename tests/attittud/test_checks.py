@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-import attittud
 from attittud import Eta, Guide
 from tests.helpers.zoo import Checkpointed, TwoHeads, problem
 
@@ -62,16 +61,6 @@ def test_wrong_arguments_of_guide_are_refused(p, options, culprit):
 def test_a_model_that_is_no_module_is_refused():
     with complains("nn.Module"):
         Guide([nn.Parameter(torch.ones(2))], eta=Eta(1, 1, 1))
-
-
-def test_wrong_etas_are_refused():
-    with complains("neutral"):
-        Eta(float("nan"), 1, 1)
-
-
-def test_an_unknown_preset_is_refused():
-    with complains("flop"):
-        attittud.preset("flop")
 
 
 class Normalised(nn.Module):

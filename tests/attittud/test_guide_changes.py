@@ -1,6 +1,4 @@
-"""What may change under a guide between two steps: parameters, what each loss reaches, windows,
-hooks, memory formats.
-"""
+"""What may change under a guide between two steps: parameters, losses, hooks, memory formats."""
 
 import copy
 
@@ -203,9 +201,7 @@ def test_renamed_parameters_stay_decomposed():
 
 
 def test_rows_of_an_interrupted_refresh_are_not_used(monkeypatch):
-    """Ctrl-C comes while new rows are written over the old rows: no later step may project on
-    both.
-    """
+    """Ctrl-C comes while new rows overwrite the old ones: no later step may project on both."""
     p = problem("mlp", torch.float64)
     guide = Guide(p.model, eta=Eta(1, 1, -1), rank=3, refresh_every=1)
     guide.backward(primary=p.losses(), auxiliary=p.loss())

@@ -9,7 +9,7 @@ from torch import nn
 from attittud import Eta, Guide
 from attittud.basis.base import orthonormalise_
 from tests.helpers.degenerate import few_warnings, guide_for
-from tests.helpers.oracle import distance, error, expected, gradients
+from tests.helpers.oracle import distance, error, expected, expected_for, gradients
 from tests.helpers.zoo import problem
 
 __all__ = ["few_warnings"]
@@ -45,22 +45,14 @@ def test_duplicated_examples_are_one_direction(basis, dtype):
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert report.effective_rank == 2
     assert_basis(guide.state_dict()["basis"], 2, 1e-10 if dtype == torch.float64 else 1e-5)
-    want = expected(
-        double.model,
-        double.losses(),
-        double.loss(),
-        eta=ETA,
-        basis=basis,
-        rank=4,
-        primary_weight=0.1,
-    )
+    want = expected_for(double, eta=ETA, basis=basis, rank=4, primary_weight=0.1)
     assert error(p.grads(), want.grads) <= (1e-10 if dtype == torch.float64 else 1e-4)
 
 
 @pytest.mark.parametrize("basis", FROM_J)
 def test_a_rank_above_the_number_of_examples_works(basis):
     p = problem("mlp", torch.float64, m=3)
-    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=8, primary_weight=0.1)
+    want = expected_for(p, eta=ETA, basis=basis, rank=8, primary_weight=0.1)
     guide = guide_for(p, basis=basis, rank=8)
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert report.effective_rank == 3
@@ -114,9 +106,8 @@ def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mea
     part, g_a = want.parts["auxiliary"], want.g_a["auxiliary"]
     for name in ("neutral", "helpful", "harmful"):
         norm = getattr(part, name).norm() / auxiliary_size
-        assert getattr(report, name).item() / auxiliary_size == pytest.approx(
-            norm.item(), rel=1e-3, abs=1e-3
-        )
+        found = getattr(report, name).item() / auxiliary_size
+        assert found == pytest.approx(norm.item(), rel=1e-3, abs=1e-3)
     cosine = torch.cosine_similarity(g_a / auxiliary_size, want.g_p / primary_size, dim=0)
     assert report.cosine.item() == pytest.approx(cosine.item(), abs=1e-4)
     assert finite(report)
@@ -140,14 +131,12 @@ def test_an_auxiliary_loss_with_nan_reaches_grad(basis, bad):
     assert p.model.heads["primary"].weight.grad.isfinite().all()
     p.model.zero_grad()
     guide.backward(primary=p.losses(), auxiliary=p.loss())
-    want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=4, primary_weight=0.1)
+    want = expected_for(p, eta=ETA, basis=basis, rank=4, primary_weight=0.1)
     assert error(p.grads(), want.grads) < 1e-10
 
 
 def network() -> nn.Module:
-    """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by
-    themselves.
-    """
+    """Roundings of BatchNorm in float32: rows beyond the examples are not zero by themselves."""
     torch.manual_seed(0)
     layers, width = list[nn.Module](), 3
     for stride in (1, 2, 1):
@@ -158,10 +147,8 @@ def network() -> nn.Module:
 
 def losses_of(model: nn.Module, m: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(m)
-    x, y = (
-        torch.randn(m, 3, 12, 12, generator=generator),
-        torch.randint(5, (m,), generator=generator),
-    )
+    x = torch.randn(m, 3, 12, 12, generator=generator)
+    y = torch.randint(5, (m,), generator=generator)
     return nn.functional.cross_entropy(model(x), y, reduction="none")
 
 
@@ -184,9 +171,7 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
 
 
 def test_dependent_rows_become_zero_even_after_a_nearly_dependent_row():
-    """Seven different examples, some of them twice: an eighth direction is rounding, however
-    inexact the seventh is.
-    """
+    """Seven different examples, some of them twice: an eighth direction is rounding."""
     for seed in range(100):
         generator = torch.Generator().manual_seed(seed)
         examples = torch.randn(7, 50, generator=generator)

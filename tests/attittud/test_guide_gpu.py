@@ -1,6 +1,4 @@
-"""Steps on a GPU: their kernels, no waiting, reduced precision, memory. Skipped where there is
-none.
-"""
+"""Steps on a GPU: their kernels, no waiting, reduced precision, memory."""
 
 import contextlib
 import warnings
@@ -10,17 +8,9 @@ import torch
 
 from attittud import Guide, decompose
 from attittud import kernels as linalg
-from tests.helpers.on_gpu import (
-    DEVICE,
-    ETA,
-    NEEDS_GPU,
-    Convolutions,
-    Perceptron,
-    Run,
-    close,
-)
+from tests.helpers.on_gpu import DEVICE, ETA, Convolutions, Perceptron, Run, close
 
-pytestmark = NEEDS_GPU
+pytestmark = pytest.mark.gpu
 
 
 @contextlib.contextmanager
@@ -33,15 +23,6 @@ def no_waiting():
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-# ------------------------------------------------------------------------------------------ threads
-
-
-# ------------------------------------------------------------------------------------------ devices
-
-
-# ------------------------------------------------------------------------------------------ kernels
 
 
 def test_kernels_and_torch_give_the_same_update(monkeypatch):
@@ -76,9 +57,6 @@ def test_hooks_with_and_without_a_kernel_give_the_same_basis(monkeypatch, dtype)
     close(*bases, 1e-4)
 
 
-# ------------------------------------------------------------------------------------------ waiting
-
-
 @pytest.mark.parametrize(
     ("model", "basis", "include_mean"),
     [
@@ -102,9 +80,6 @@ def test_a_refresh_never_waits():
     run.step(True)
     with no_waiting():
         run.step(True)
-
-
-# --------------------------------------------------------------------------- precision, checkpoints
 
 
 def check_update(run, shared_scale=1.0, tolerance=1e-5):
@@ -175,9 +150,6 @@ def test_steps_work_in_fp16_with_a_scaler(model):
     assert torch.equal(run.parameters(), before)
     assert scaler.get_scale() == 2.0**9
     assert int(run.guide._schedule.skipped) == 1
-
-
-# ------------------------------------------------------------------------------------------- memory
 
 
 @pytest.mark.parametrize("engine", ["loop", "hooks"])

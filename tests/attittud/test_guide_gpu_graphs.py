@@ -1,6 +1,4 @@
-"""Steps captured in CUDA graphs, and steps of compiled models, on a GPU. Skipped where there is
-none.
-"""
+"""Steps captured in CUDA graphs, and steps of compiled models, on a GPU."""
 
 import copy
 
@@ -8,20 +6,9 @@ import pytest
 import torch
 
 from attittud import Guide
-from tests.helpers.on_gpu import (
-    DEVICE,
-    ETA,
-    NEEDS_GPU,
-    Convolutions,
-    Perceptron,
-    Run,
-    close,
-)
+from tests.helpers.on_gpu import DEVICE, ETA, Convolutions, Perceptron, Run, close
 
-pytestmark = NEEDS_GPU
-
-
-# -------------------------------------------------------------------------------------- CUDA graphs
+pytestmark = pytest.mark.gpu
 
 
 def captured(run, refresh, **arguments):
@@ -133,9 +120,6 @@ def test_captured_refresh_with_nan_keeps_the_basis():
     assert int(run.guide._schedule.skipped) == 1
 
 
-# ---------------------------------------------------------------------------------- compiled models
-
-
 def guided(run, given, refresh):
     """A step with more forward passes than two, or with its parts called one by one."""
     run.optimizer.zero_grad(set_to_none=True)
@@ -187,9 +171,7 @@ def test_compiled_model_keeps_its_mode(mode, engine):
     [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")],
 )
 def test_compiled_model_keeps_its_mode_whatever_a_step_is_given(given, engine):
-    """Earlier forward passes use the same memory, and some of their backward passes are still to
-    come.
-    """
+    """Earlier forward passes use the same memory, and some backward passes are still to come."""
     settings = {"eta": "auto", "judge_every": 2} if given == "judge" else {}
     in_its_mode(
         "reduce-overhead", engine, lambda run, refresh: guided(run, given, refresh), **settings

@@ -1,6 +1,4 @@
-"""A-GEM and one-sided PCGrad follow their published formulas, and steps that need no primary losses
-leave them out.
-"""
+"""A-GEM and one-sided PCGrad follow their published formulas; primary losses may be left out."""
 
 import pytest
 import torch
@@ -40,9 +38,7 @@ class Problem:
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_a_gem_and_pcgrad_follow_their_formula(weight):
-    """facebookresearch/agem, model/model.py; with weight 1 the protected loss is trained on too
-    (arXiv 2001.06782).
-    """
+    """facebookresearch/agem, model/model.py; weight 1 is gradient surgery (arXiv 2001.06782)."""
     p = Problem()
     guide = Guide(p.model, **A_GEM | {"primary_weight": weight})
     optimizer = torch.optim.SGD(p.model.parameters(), lr=0.3)

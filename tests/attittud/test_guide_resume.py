@@ -41,9 +41,7 @@ def test_settings_that_contradict_the_state_are_named(changes):
 
 
 def test_a_state_does_not_depend_on_the_memory_format():
-    """A state is loaded before or after the model is converted to channels_last, or saved after
-    it.
-    """
+    """A state is loaded before or after a conversion to channels_last, or saved after it."""
     p, q = problem("cnn_group_norm", torch.float64), problem("cnn_group_norm", torch.float64)
     options = {"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 10}
     guide = Guide(p.model, **options)

@@ -14,7 +14,7 @@ def batch(m: int = 5, length: int = 7, classes: int = 11) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize(("shift", "reduction"), [(True, "mean"), (False, "sum")])
-def test_per_sequence_equals_the_loss_of_each_sequence_alone(shift: bool, reduction: str) -> None:
+def test_per_sequence_equals_the_loss_of_each_sequence_alone(shift, reduction):
     logits, labels = batch()
     found = per_sequence(logits, labels, shift=shift, reduction=reduction)
     for i in range(len(labels)):
@@ -25,7 +25,7 @@ def test_per_sequence_equals_the_loss_of_each_sequence_alone(shift: bool, reduct
     assert gradient[2].any() and not gradient[[0, 1, 3, 4]].any()
 
 
-def test_sums_over_all_counted_tokens_are_the_batch_loss() -> None:
+def test_sums_over_all_counted_tokens_are_the_batch_loss():
     logits, labels = batch()
     whole = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     counted = (labels[:, 1:] != -100).sum()
@@ -34,32 +34,30 @@ def test_sums_over_all_counted_tokens_are_the_batch_loss() -> None:
     )
 
 
-def test_a_sequence_without_counted_tokens_has_loss_zero() -> None:
+def test_a_sequence_without_counted_tokens_has_loss_zero():
     logits, labels = batch()
     labels[1] = -100
     found = per_sequence(logits, labels)
     assert found[1] == 0 and found.requires_grad and found.isfinite().all()
 
 
-def test_half_precision_logits_are_summed_in_full() -> None:
+def test_half_precision_logits_are_summed_in_full():
     logits, labels = batch()
     assert per_sequence(logits.bfloat16(), labels).dtype == torch.float32
     assert per_example(logits[:, 0].half(), labels[:, 0].clamp(min=0)).dtype == torch.float32
 
 
-def test_packed_batches_are_refused() -> None:
+def test_packed_batches_are_refused():
     logits, labels = batch()
     with pytest.raises(ValueError, match=r"m x T x C .* padding-free"):
         per_sequence(logits.flatten(0, 1), labels.flatten())
 
 
-def test_per_example_equals_the_loss_of_each_example_alone() -> None:
+def test_per_example_equals_the_loss_of_each_example_alone():
     logits = torch.randn(6, 4, dtype=torch.float64)
-    classes, decisions, values = (
-        torch.randint(4, (6,)),
-        torch.randint(2, (6, 4)).double(),
-        torch.randn(6, 4).double(),
-    )
+    classes = torch.randint(4, (6,))
+    decisions = torch.randint(2, (6, 4)).double()
+    values = torch.randn(6, 4).double()
     for i in range(6):
         assert torch.allclose(
             per_example(logits, classes)[i], F.cross_entropy(logits[i], classes[i])
@@ -74,7 +72,7 @@ def test_per_example_equals_the_loss_of_each_example_alone() -> None:
 
 
 @pytest.mark.parametrize("shift", [True, False])
-def test_the_divergence_equals_that_of_each_sequence_alone(shift: bool) -> None:
+def test_the_divergence_equals_that_of_each_sequence_alone(shift):
     logits, labels = batch()
     start = torch.randn_like(logits)
     found = per_sequence_kl(logits, start, labels, shift=shift)
@@ -86,7 +84,7 @@ def test_the_divergence_equals_that_of_each_sequence_alone(shift: bool) -> None:
         assert torch.allclose(found[i], want)
 
 
-def test_the_divergence_of_equal_logits_has_no_gradient() -> None:
+def test_the_divergence_of_equal_logits_has_no_gradient():
     """Autograd alone leaves rounding there, of which a basis would make a direction."""
     torch.manual_seed(0)
     logits = (5 * torch.randn(4, 6, 50)).requires_grad_()
@@ -101,7 +99,7 @@ def test_the_divergence_of_equal_logits_has_no_gradient() -> None:
     assert torch.autograd.grad(per_sequence_kl(near, start, labels).sum(), near)[0].any()
 
 
-def test_divergence_of_other_shapes_is_refused() -> None:
+def test_divergence_of_other_shapes_is_refused():
     logits, labels = batch()
     with pytest.raises(ValueError, match="same batch"):
         per_sequence_kl(logits, logits[:, :-1], labels)

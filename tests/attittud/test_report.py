@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attittud import Eta, Guide, Report
-from tests.helpers.oracle import expected, with_mean
+from tests.helpers.oracle import expected, expected_for, with_mean
 from tests.helpers.zoo import problem
 
 PER_TASK = ("neutral", "helpful", "harmful", "agreement", "captured_auxiliary", "cosine")
@@ -35,15 +35,7 @@ def described(want, task, rows):
 )
 def test_a_report_of_one_loss_equals_the_explicit_parts(basis, include_mean):
     p = problem("mlp", torch.float64)
-    want = expected(
-        p.model,
-        p.losses(),
-        p.loss(),
-        eta=(1, 0, -1),
-        basis=basis,
-        rank=4,
-        include_mean=include_mean,
-    )
+    want = expected_for(p, eta=(1, 0, -1), basis=basis, rank=4, include_mean=include_mean)
     rows = with_mean(want.V, want.g_p) if include_mean else want.V
     guide = Guide(p.model, eta=Eta(1, 0, -1), basis=basis, rank=4, include_mean=include_mean)
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())

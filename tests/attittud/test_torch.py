@@ -1,6 +1,4 @@
-"""What rests on private names of torch: hooks, and the memory of compiled passes whose backward
-pass is still to come.
-"""
+"""What rests on private names of torch: hooks, and the memory of compiled passes."""
 
 import gc
 import weakref
@@ -25,9 +23,8 @@ def test_a_hook_is_as_good_as_torchs_own(earlier):
     other = y.register_hook(lambda gradient: seen.append(gradient.tolist()))
     y.sum().backward(retain_graph=True)
     assert seen == ["earlier"] * earlier + ["ours", [3.0] * 3] and x.grad.tolist() == [6.0] * 3
-    edge = torch.autograd.graph.get_gradient_edge(
-        y
-    )  # where a pass ends, hooks see the gradient too
+    # where a pass ends, hooks see the gradient too
+    edge = torch.autograd.graph.get_gradient_edge(y)
     assert torch.autograd.grad(y.sum(), edge, retain_graph=True)[0].tolist() == [3.0] * 3
     remove()
     remove()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.helpers.command_line import run
+from tests.helpers.commands import run
 
 COMMANDS = ["", "demo", "init", "train", "compare", "report", "schema"]
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
@@ -83,11 +83,8 @@ def test_sigterm_ends_a_command_with_143(monkeypatch, capsys):
     monkeypatch.setattr(
         "attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM)
     )
-    assert run("schema", capsys=capsys) == (
-        143,
-        "",
-        "attittud: terminated; no file is left half-written\n",
-    )
+    expected = (143, "", "attittud: terminated; no file is left half-written\n")
+    assert run("schema", capsys=capsys) == expected
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

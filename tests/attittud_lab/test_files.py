@@ -1,6 +1,4 @@
-"""Files are whole or absent, whatever happens while they are written; one process at a time in a
-folder.
-"""
+"""Files are whole or absent, whatever happens; one process at a time in a folder."""
 
 import errno
 import os
@@ -14,9 +12,7 @@ from attittud_lab import files
 from attittud_lab.errors import InputError
 
 
-def test_full_disk_leaves_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("old")
 
     def full(_handle: int) -> None:
@@ -28,9 +24,7 @@ def test_full_disk_leaves_nothing_half_written(
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_ctrl_c_in_mid_write_leaves_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path, monkeypatch):
     def interrupted(_handle: int) -> None:
         raise KeyboardInterrupt
 
@@ -40,13 +34,12 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Path) -> None:
+def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path):
     (tmp_path / "a").write_text("old")
     files.check_writable(tmp_path / "a")
     files.check_writable(tmp_path / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (
-        tmp_path / "a"
-    ).read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
     for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
         for attempt in (files.check_writable, lambda path: files.write_json(path, {})):
             with pytest.raises(InputError, match=r"output=FOLDER"):
@@ -56,14 +49,14 @@ def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Pat
             files.make_folder(tmp_path / name)
 
 
-def test_a_file_name_that_is_not_utf_8_is_written_and_read_again(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_written_and_read_again(tmp_path):
     names = {os.fsdecode(b"a\xff.png"): "ü"}
     files.write_json(tmp_path / "a.json", names)
     assert files.read_json(tmp_path / "a.json") == names
     assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
 
 
-def test_a_run_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+def test_a_run_folder_whose_name_is_not_utf_8_is_refused(tmp_path):
     """safetensors could not read the files in it again."""
     folder = tmp_path / os.fsdecode(b"job\xff")
     with pytest.raises(InputError, match=r"job.*output=FOLDER"):
@@ -71,9 +64,7 @@ def test_a_run_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None
     assert not folder.exists()
 
 
-def test_a_file_that_cannot_be_removed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
     def broken(path: Path, **_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
@@ -83,7 +74,7 @@ def test_a_file_that_cannot_be_removed_is_named(
         files.remove(tmp_path / "a.json")
 
 
-def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
+def test_second_process_in_a_folder_is_refused(tmp_path):
     code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
     code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -99,9 +90,7 @@ def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_scratch_folders_are_removed_even_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scratch_folders_are_removed_even_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = tmp_path / f"{files._SCRATCH}killed"

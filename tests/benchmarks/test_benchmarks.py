@@ -90,7 +90,7 @@ def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch,
 def test_peers_span_the_rows_of_j(peer):
     if peer != "Authors":
         pytest.importorskip("torchjd", reason="the peer is not installed")
-    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    pytest.importorskip("transformers", reason="needs transformers")
     work = tiny("roberta128")
     method = getattr(methods, peer)(work, 2)
     rows = method.build(work.losses("primary")).double()

@@ -37,7 +37,7 @@ def of_every_page(language: str) -> list[Any]:
     ]
 
 
-def test_pages_are_short() -> None:
+def test_pages_are_short():
     """As `wc -w` counts, without fenced code: the bars of a table count too."""
     lengths = {
         path.name: len(without_code(path.read_text(encoding="utf-8")).split()) for path in QUESTIONS
@@ -46,28 +46,24 @@ def test_pages_are_short() -> None:
     assert long == {}, "move tables and records to docs/appendix"
 
 
-def test_the_index_leads_to_every_page() -> None:
+def test_the_index_leads_to_every_page():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     for name in NAMES.values():
         if name != "index.md":
             assert re.search(rf"^(.* <)?{name.removesuffix('.md')}>?$", index, re.MULTILINE), name
 
 
-def test_the_page_of_the_demo_has_its_figures_and_words() -> None:
+def test_the_page_of_the_demo_has_its_figures_and_words():
     """The table said of a row what it did in an earlier version."""
     specification = importlib.util.spec_from_file_location("demo_table", DOCS / "demo_table.py")
-    assert specification is not None
-    assert specification.loader is not None
     table = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(table)
     page = table.PAGE.read_text(encoding="utf-8")
     assert page == table.updated(page), "run `python docs/demo_table.py`"
 
 
-def test_every_block_can_be_tried() -> None:
-    """Each has a language that a test below knows, and commands of others a reason for not being
-    run.
-    """
+def test_every_block_can_be_tried():
+    """Each has a language that a test below knows, or a reason for not being run."""
     for path in EVERY:
         for found in FENCED.finditer(path.read_text(encoding="utf-8")):
             language = found["language"]
@@ -101,34 +97,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def there(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     if not Path("attittud.yaml").exists():
-        attittud_(
-            [
-                "init",
-                "image",
-                "--primary",
-                "pictures/",
-                "--auxiliary",
-                "other_pictures/",
-                "--output",
-                "attittud.yaml",
-            ]
-        )
+        attittud_(["init", "image", "--primary", "pictures/", "--auxiliary", "other_pictures/"])
         shutil.copy("attittud.yaml", "job.yaml")
-        short = [
-            "training.guided.steps=4",
-            "training.finetune.steps=2",
-            "training.guided.primary_batch=4",
-        ]
-        attittud_(
-            [
-                "train",
-                "attittud.yaml",
-                "strategy=auto",
-                "training.finetune.primary_batch=4",
-                "--quiet",
-                *short,
-            ]
-        )
+        short = "training.guided.steps=4 training.finetune.steps=2 training.guided.primary_batch=4"
+        command = "train attittud.yaml strategy=auto training.finetune.primary_batch=4 --quiet"
+        attittud_([*command.split(), *short.split()])
         shutil.copytree("runs/attittud/auto/seed-0", "RUN")
 
 
@@ -149,10 +122,8 @@ WITH_COMMANDS = [path for path in EVERY if any(commands(path.read_text(encoding=
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("path", WITH_COMMANDS, ids=NAMES.get)
-def test_commands_are_understood(path: Path) -> None:
-    """The command line itself parses them, and configurations take their settings. Its own tests
-    train with them.
-    """
+def test_commands_are_understood(path):
+    """The command line parses them, and configurations take their settings."""
     group, text = get_command(cli.build()), path.read_text(encoding="utf-8")
     with group.make_context("attittud", ["schema"]) as context:
         for words in commands(text):
@@ -167,7 +138,7 @@ def test_commands_are_understood(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [DOCS / name for name in ("own-data.md", "training.md", "predict.md")], ids=NAMES.get
 )
-def test_quick_commands_run(path: Path) -> None:
+def test_quick_commands_run(path):
     run = 0
     for words in commands(path.read_text(encoding="utf-8")):
         if words[0] in ("init", "schema", "predict") and "-" not in words:
@@ -179,10 +150,8 @@ def test_quick_commands_run(path: Path) -> None:
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("path", of_every_page("python"))
-def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
-    """Blocks of a page share their names; a model, an optimizer and batches are there before the
-    first one.
-    """
+def test_python_blocks_run(path, tmp_path):
+    """Blocks of a page share their names; a model and batches are there before the first."""
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     batches = {f"x{name}": torch.randn(16, 8) for name in "paj"} | {
         f"y{name}": torch.randint(3, (16,)) for name in "paj"
@@ -209,7 +178,7 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", of_every_page("diff"))
-def test_the_new_side_of_a_diff_is_python(path: Path) -> None:
+def test_the_new_side_of_a_diff_is_python(path):
     for block in blocks(path.read_text(encoding="utf-8"), "diff"):
         ast.parse(
             textwrap.dedent(
@@ -219,13 +188,13 @@ def test_the_new_side_of_a_diff_is_python(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", of_every_page("yaml"))
-def test_configurations_on_a_page_are_valid(path: Path, tmp_path: Path) -> None:
+def test_configurations_on_a_page_are_valid(path, tmp_path):
     for block in blocks(path.read_text(encoding="utf-8"), "yaml"):
         (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
         load(tmp_path / "job.yaml")
 
 
-def test_the_glossary_has_every_field_of_a_report() -> None:
+def test_the_glossary_has_every_field_of_a_report():
     model = nn.Linear(4, 3)
     guide = attittud.Guide(model, eta="auto", judge_every=1, rank=2)
     x, y = torch.randn(8, 4), torch.randint(3, (8,))
@@ -239,7 +208,7 @@ def test_the_glossary_has_every_field_of_a_report() -> None:
     assert [name for name in report.to_dict() if f"`{name}`" not in glossary] == []
 
 
-def test_docs_that_other_files_name_exist() -> None:
+def test_docs_that_other_files_name_exist():
     named = {
         (path.relative_to(ROOT), name)
         for folder in ("src", "examples", "experiments", "benchmarks", "tests")

@@ -1,6 +1,4 @@
-"""The code of the README and of your-loop.md runs, and links and imports of all pages lead
-somewhere.
-"""
+"""The code of the README and of your-loop.md runs, and links lead somewhere."""
 
 import importlib
 import importlib.util
@@ -22,7 +20,6 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 
-
 LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
 
 
@@ -41,7 +38,7 @@ def test_the_readme_shows_what_the_commands_printed():
 
 
 @pytest.mark.parametrize("ratio", ["1.06", "1.18", "1.12", "1.28"])
-def test_the_cost_page_has_the_ratios_of_the_readme(ratio: str) -> None:
+def test_the_cost_page_has_the_ratios_of_the_readme(ratio):
     assert ratio in README and ratio in (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
 
 
@@ -55,9 +52,7 @@ def test_the_program_trains(capsys):
 
 @pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
 def test_both_sides_of_the_diff_train(page):
-    """Two lines are new, one is gone; each side runs with what the program of your-loop.md
-    defines.
-    """
+    """Two lines are new, one is gone; each side runs with the program of your-loop.md."""
     (program, *_), (diff, *_) = blocks(LOOP, "python"), blocks(page, "diff")
     lines = diff.splitlines()
     assert [line[0] for line in lines].count("+") == 2

@@ -1,13 +1,10 @@
-"""The site is built without a warning, without anything from elsewhere, and its reference has every
-public name.
-"""
+"""The site is built without a warning, and its reference has every public name."""
 
 import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,18 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     # As `make docs` does it: -W makes broken links and anchors, and pages that nothing leads to, an
     # error.
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        str(DOCS),
-        str(folder),
-    ]
+    options = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command = [sys.executable, *options, str(DOCS), str(folder)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
@@ -48,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_the_reference_has_every_public_name(site):
     page = (site / "api.html").read_text(encoding="utf-8")
     documented = set(re.findall(r'id="([\w.]+)"', page))
     for module in MODULES:
@@ -56,7 +43,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         assert [name for name in names if f"{module}.{name}" not in documented] == []
 
 
-def test_pages_load_nothing_from_other_servers(site: Path) -> None:
+def test_pages_load_nothing_from_other_servers(site):
     for page in site.rglob("*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf-8"))
         assert [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == [], (
@@ -68,7 +55,7 @@ def test_pages_load_nothing_from_other_servers(site: Path) -> None:
         )
 
 
-def test_the_reference_has_every_field_of_a_report(site: Path) -> None:
+def test_the_reference_has_every_field_of_a_report(site):
     page = (site / "api.html").read_text(encoding="utf-8")
     fields = [name for name in dir(attittud.Report) if not name.startswith("_")] + [
         "tasks",
@@ -78,7 +65,7 @@ def test_the_reference_has_every_field_of_a_report(site: Path) -> None:
     assert [name for name in fields if f'id="attittud.Report.{name}"' not in page] == []
 
 
-def test_the_site_can_be_searched_from_the_disk(site: Path, browser: Any) -> None:
+def test_the_site_can_be_searched_from_the_disk(site, browser):
     browser.get((site / "search.html").resolve().as_uri() + "?q=captured_auxiliary")
     from selenium.webdriver.support.wait import WebDriverWait
 

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
-
-
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
@@ -21,7 +17,6 @@ from attittud import preset
 from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 sys.path.insert(0, str(EXAMPLES))
 
@@ -31,7 +26,6 @@ import accelerate_loop  # noqa: E402 - the path is set above
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
 )
-
 
 KILLED = """
 import os, signal, sys
@@ -48,7 +42,7 @@ def _fresh() -> None:
 
 
 @pytest.mark.nightly
-def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
     resumed = accelerate_loop.train(tmp_path, resume=True)
@@ -72,16 +66,14 @@ class Plain:
         return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
 
 
-def test_equal_weights_reproduce_plain_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_weights_reproduce_plain_training(tmp_path, monkeypatch):
     guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
     monkeypatch.setattr(accelerate_loop, "Guide", Plain)
     monkeypatch.setattr(accelerate_loop.checkpoint, "save", lambda *_: None)
     assert guided == pytest.approx(accelerate_loop.train(tmp_path), rel=1e-4)
 
 
-def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_logged(tmp_path, capsys):
     accelerate_loop.train(tmp_path, steps=3)
     lines = capsys.readouterr().out.splitlines()
     for line in lines:
@@ -93,7 +85,7 @@ def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.nightly
-def test_the_example_works_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_works_in_fp16(tmp_path, monkeypatch):
     """With a scaler put in by hand, which Accelerate makes for GPUs alone."""
 
     def scaling(**settings: Any) -> Accelerator:

@@ -14,9 +14,7 @@ sys.path.insert(0, str(EXAMPLES))
 import label_channel  # noqa: E402 - the path is set above
 
 
-def test_translated_labels_help_where_their_plain_sum_hurts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_translated_labels_help_where_their_plain_sum_hurts(capsys):
     accuracies = label_channel.main(seed=0)
     assert accuracies["plain sum"] < accuracies["primary alone"] - 0.1
     assert accuracies["label channel"] > accuracies["primary alone"] + 0.05

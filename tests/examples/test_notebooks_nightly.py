@@ -1,6 +1,4 @@
-"""The notebooks run from their first cell to the last one, in less than a minute on a free
-machine.
-"""
+"""The notebooks run from their first cell to the last one."""
 
 import json
 import re
@@ -12,13 +10,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
-def test_there_are_two_notebooks() -> None:
+def test_there_are_two_notebooks():
     assert [path.stem for path in NOTEBOOKS] == ["digits", "own_pictures"]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs(path, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the notebooks draw with matplotlib").use("agg")
     from matplotlib import pyplot as plt
 

@@ -36,9 +36,7 @@ IN_MINUTES = "figure2-samples"
         for name in EXPERIMENTS
     ],
 )
-def test_every_experiment_runs_in_miniature(
-    name: str, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_experiment_runs_in_miniature(name, work, capsys):
     with pytest.raises(SystemExit) as exit_:
         command.main([name, "--quick", "--work", str(work)])
     assert exit_.value.code == 0, capsys.readouterr().err
@@ -74,9 +72,7 @@ def quick(work: Path, **options: Any) -> Any:
     return reproduce(**(usual | options))
 
 
-def test_runs_that_are_in_the_results_are_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_are_in_the_results_are_not_repeated(tmp_path, monkeypatch):
     few = ["compare.strategies=[]"]
     first = quick(tmp_path / "first", results=tmp_path / "results", overrides=few)
     assert first.missing == []
@@ -94,9 +90,7 @@ def test_runs_that_are_in_the_results_are_not_repeated(
 
 
 def jobs(plan: Plan, done: dict[str, dict[str, Any]]) -> list[tuple[str, str, int]]:
-    """What a plan asks for while some of its runs are known: part, strategy and seed of those that
-    are missing.
-    """
+    """The runs that a plan asks for while others are known: part, strategy and seed."""
     missing = [job for job in plan.jobs(lambda job: done.get(job.run)) if job.run not in done]
     return [(job.part, job.config.strategy.name, job.config.seed) for job in missing]
 
@@ -116,7 +110,7 @@ def line_of(validation: float, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_what_needs_no_choice_is_run_before_the_search_is_over() -> None:
+def test_what_needs_no_choice_is_run_before_the_search_is_over():
     """Otherwise processes that share an experiment would wait for the last run of a search."""
     plan = a_plan("compare.draws=2", "compare.space={strategy.primary_weight: ['0.01', '1']}")
     weighted = a_plan("compare.draws=2", "compare.space={training.guided.lr: ['1e-2', '1e-3']}")
@@ -128,15 +122,12 @@ def test_what_needs_no_choice_is_run_before_the_search_is_over() -> None:
         ("multitask", 0),
     ]
     lines = {job.run: line_of(0.5) for job in search[:3]}
-    assert sorted(set(jobs(plan, lines))) == [
-        ("x", "multitask", 0),
-        ("x", "orthogonal", 1),
-        ("x", "primary_only", 1),
-    ]
+    expected = [("x", "multitask", 0), ("x", "orthogonal", 1), ("x", "primary_only", 1)]
+    assert sorted(set(jobs(plan, lines))) == expected
     assert len(list(weighted._search(0.0))) == 6 and len(jobs(weighted, {})) == 6
 
 
-def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged() -> None:
+def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged():
     plan = a_plan("compare.draws=2", "compare.space={training.guided.lr: ['1e-2', '1e-3']}")
     config = next(iter(plan.parts.values()))
     shared = Plan("x", dict.fromkeys("abc", config), ["a", "b"], ["b", "c"], lambda _: Budget(2, 2))
@@ -168,7 +159,7 @@ def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged() -> Non
     assert shared.missing(find) == {"b", "c"}
 
 
-def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_not_begun(tmp_path):
     job = Job("x", "part", "run/seed-0", load(CONFIGS / "figure2-samples.yaml"))
     first, second = (Results(tmp_path, tmp_path / "locks") for _ in range(2))
     assert first.claim(job) and not second.claim(job)
@@ -177,9 +168,7 @@ def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
     second.release(job)
 
 
-def test_an_interrupt_says_where_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_says_where_to_go_on(tmp_path, monkeypatch, capsys):
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -192,16 +181,14 @@ def test_an_interrupt_says_where_to_go_on(
     assert exit_.value.code == 130 and capsys.readouterr().err == f"attittud: {words}\n"
 
 
-def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+def test_no_run_is_begun_when_the_time_is_over(tmp_path):
     outcome = quick(tmp_path, budget=0.0)
-    assert (
-        outcome.finished == []
-        and outcome.missing == ["figure2-samples"]
-        and not outcome.results[0].exists()
-    )
+    assert outcome.finished == []
+    assert outcome.missing == ["figure2-samples"]
+    assert not outcome.results[0].exists()
 
 
-def test_a_fingerprint_belongs_to_the_run() -> None:
+def test_a_fingerprint_belongs_to_the_run():
     config = load(CONFIGS / "table2-cat-vs-dog.yaml")
     usual = ["strategy.primary_weight=null", "strategy.basis_batch=64"]
     usual += ["training.guided.epochs=12", "training.guided.evaluations=12"]
@@ -221,13 +208,13 @@ def test_a_fingerprint_belongs_to_the_run() -> None:
         ), change
 
 
-def test_broken_results_are_refused(tmp_path: Path) -> None:
+def test_broken_results_are_refused(tmp_path):
     (tmp_path / "figure2-samples.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="is not a file of results"):
         Results(tmp_path, tmp_path / "locks")
 
 
-def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
+def test_superclasses_come_from_the_columns(tmp_path):
     found = superclasses(write_miniature(tmp_path, "cifar100"))
     assert found == {
         "first": [f"fine0{i}" for i in (0, 2, 4, 6)],
@@ -235,7 +222,7 @@ def test_superclasses_come_from_the_columns(tmp_path: Path) -> None:
     }
 
 
-def test_superclasses_share_a_search(tmp_path: Path) -> None:
+def test_superclasses_share_a_search(tmp_path):
     """The first of the two made-up superclasses chooses the settings of both."""
     draws = ["compare.draws=2", "compare.seeds=2", "compare.strategies=[pretrain]"]
     outcome = quick(tmp_path, names=["table2-multicifar100"], overrides=draws)
@@ -263,9 +250,7 @@ def test_superclasses_share_a_search(tmp_path: Path) -> None:
         (["table1-text"], "--model"),
     ],
 )
-def test_wrong_input_is_explained(
-    arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_wrong_input_is_explained(arguments, culprit, capsys, tmp_path):
     with pytest.raises(SystemExit) as exit_:
         command.main([*arguments, "--work", str(tmp_path)])
     assert exit_.value.code == 2 and culprit in capsys.readouterr().err

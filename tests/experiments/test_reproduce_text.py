@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,25 +20,18 @@ from experiments.reproduce.results import read_lines
 from experiments.reproduce.run import parts, read_part, reproduce
 from experiments.reproduce.text import QUICK_PARTS, write_texts
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # of tokenizers and transformers
+# of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
+def test_no_two_runs_are_taken_for_one_another(tmp_path):
     """Paths are no part of a fingerprint, so tasks and texts have to differ in other ways."""
-    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    pytest.importorskip("transformers", reason="needs transformers")
     folder = write_texts(tmp_path)
     seen: dict[str, str] = {}
     for name, config in parts("table1-text", folder, [f"model.name=hf:{tmp_path}/encoder"]).items():
-        assert [c.label for c in candidates(config)] == [
-            "primary_only",
-            "multitask",
-            "flip",
-            "orthogonal",
-            "pretrain",
-            "auto",
-        ]
+        expected = ["primary_only", "multitask", "flip", "orthogonal", "pretrain", "auto"]
+        assert [c.label for c in candidates(config)] == expected
         tries = [variants(c.strategy, config.compare, tuned=c.tuned) for c in candidates(config)]
         assert {len(some) for some in tries} == {3}  # an equal search
         for candidate, some in zip(candidates(config), tries, strict=True):
@@ -61,8 +53,8 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+def test_all_rows_start_from_the_same_masked_word_heads(tmp_path):
+    pytest.importorskip("transformers", reason="needs transformers")
     torch.set_num_threads(1)
     options: dict[str, Any] = {
         "results": tmp_path / "results",
@@ -78,11 +70,8 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     folder = tmp_path / "work" / "table1-text"
     (start,) = folder.glob("start/runs/start/*/seed-1/weights.safetensors")
     heads = load_file(start)
-    assert {name.split(".")[1] for name in heads if name.startswith("heads.")} == {
-        "primary",
-        "imdb_text",
-        "amazon_text",
-    }
+    expected = {"primary", "imdb_text", "amazon_text"}
+    assert {name.split(".")[1] for name in heads if name.startswith("heads.")} == expected
     # The encoder did not move: plain fine-tuning begins where it would have without a start.
     (encoder,) = (tmp_path / "work").glob("miniature-encoder/model.safetensors")
     own = {
@@ -101,17 +90,12 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
                 assert torch.equal(weights[name], heads[name]), name
         echo = next((folder / part).glob("runs/flip/**/seed-1/run.json"))
         strategy = json.loads(echo.read_text())["config"]["strategy"]
-        assert (strategy["exclude"], strategy["refresh_every"], strategy["engine"]) == (
-            ["*word_embeddings*"],
-            4,
-            "hooks",
-        )
+        wanted = (["*word_embeddings*"], 4, "hooks")
+        assert (strategy["exclude"], strategy["refresh_every"], strategy["engine"]) == wanted
 
 
-def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -> None:
-    """The start is trained once for all parts, so each has to hold out the same reviews with the
-    same seed.
-    """
+def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path):
+    """The start is trained once, so all parts hold out the same reviews with the same seed."""
     folder = write_texts(tmp_path)
     few = ["data.primary.validation=40", "model.name=hf:encoder"]
     start = read_part(EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])
@@ -132,7 +116,7 @@ def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -
             assert not held_out & texts, f"{name}, seed {seed}"
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tmp_path):
     options: dict[str, Any] = {
         "results": tmp_path,
         "work": tmp_path,

@@ -2,13 +2,13 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 FLAGS = (
     "--headless",
+    "--window-size=1200,900",
     "--no-sandbox",  # tests may run as root
     "--disable-gpu",
     # Nothing is to be looked up or fetched, by the browser neither.
@@ -41,12 +41,3 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield opened
     opened.quit()
-
-
-def show(browser: Any, page: Path, *, width: int = 1200, dark: bool = False) -> None:
-    """Open a page in a window of some width, in light or dark colours."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    browser.get(page.resolve().as_uri())

@@ -1,5 +1,9 @@
 """A small job, and commands as a person types them."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from attittud_lab.cli import main
@@ -20,3 +24,18 @@ def call(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         main(list(arguments))
     return int(caught.value.code or 0)
+
+
+def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The exit code of a command, its output and its errors."""
+    code = call(*map(str, arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def flip_result(folder: Path, *settings: str) -> dict[str, Any]:
+    """The result of strategy flip on the small job, with settings from outside of the package."""
+    (folder / "job.yaml").write_text(JOB)
+    settings = ("strategy.name=flip", f"output={folder}/runs", *settings)
+    assert call("train", f"{folder}/job.yaml", *settings) == 0
+    return json.loads((folder / "runs/job/flip/seed-0/result.json").read_text())

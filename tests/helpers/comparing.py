@@ -34,8 +34,7 @@ def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: flo
         weights, vectors = torch.randn(rows, len(J)).to(J), torch.randn(2, layout.size).to(J)
         product = weights @ J
         assert distance(as_rows(touched.left(weights)), product) < tolerance
-        assert (
-            distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product) < tolerance
-        )
+        found = distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product)
+        assert found < tolerance
         assert distance(touched.right(vectors), J @ as_rows(vectors).T) < tolerance
         assert distance(touched.gram(), J @ J.T) < tolerance

@@ -34,6 +34,6 @@ def numbered(first: int, labels: list[Any]) -> list[Row]:
     return [(f"text number {first + n} here", label) for n, label in enumerate(labels)]
 
 
-def read_primary(primary: str, more: str = "") -> Prepared:
-    data: DataConfig = loads(f"data: {{primary: {{{primary}}}{more}}}").data
+def read_primary(primary: str) -> Prepared:
+    data: DataConfig = loads(f"data: {{primary: {{{primary}}}}}").data
     return prepare(data, 0, Reader(HashedWords(), 16, pack=False))

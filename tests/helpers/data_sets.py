@@ -19,12 +19,12 @@ def read_configuration(text: str, seed: int = 0) -> Prepared:
     return prepare(data, seed, Reader(HashedWords(), 16, pack=False))
 
 
-def encoded(number: int, mode: str = "RGB") -> bytes:
+def encoded(number: int) -> bytes:
     """An image whose first pixel tells its number."""
     pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
     pixels[0, 0] = number
     file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, "PNG")
+    Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 

@@ -61,8 +61,8 @@ def talkative(_: Here) -> None:
     warnings.warn("a warning", stacklevel=1)
 
 
-def wait_for(path: Path, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.02)
 

@@ -1,6 +1,5 @@
-"""Small image and text jobs for networks by name."""
+"""Small images, and configurations of networks by name."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +41,3 @@ class Payload:
 
     def __reduce__(self) -> Any:
         return Path.touch, (self.path,)
-
-
-# -------------------------------------------------------------------------------------------- texts
-
-TEXTS = ["a good film", "a bad film, really", "good good good", "what a bad, bad, bad story"] * 6
-
-
-def two_texts_job(folder: Path, model: str) -> Config:
-    rows = [
-        json.dumps({"text": f"{text} {n}", "label": "bad" if "bad" in text else "good"})
-        for n, text in enumerate(TEXTS)
-    ]
-    (folder / "texts.jsonl").write_text("\n".join(rows))
-    more = [json.dumps({"text": f"{text} again {n}"}) for n, text in enumerate(TEXTS)]
-    (folder / "more.jsonl").write_text("\n".join(more))
-    return loads(
-        f"""
-        data:
-          primary: {{path: {folder}/texts.jsonl}}
-          auxiliary: {{lm: {{path: {folder}/more.jsonl, objective: masked_lm}}}}
-          max_length: 12
-        model: {{name: "{model}", width: 8}}
-        training:
-          guided: {{steps: 3, evaluations: 1, primary_batch: 4, batch_size: 4}}
-          finetune: {{steps: 2, evaluations: 1, primary_batch: 4}}
-        strategy: {{name: flip, rank: 2, refresh_every: 2}}
-        """
-    )

@@ -1,24 +1,11 @@
-"""Two small models and their training steps on a GPU, and the marks of tests that need one."""
+"""Two small models and their training steps on a GPU."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
 
-NEEDS_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # Torch warns once per process: it offers TF32, and calls its check for waits a prototype.
-    pytest.mark.filterwarnings(
-        "ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"
-    ),
-    pytest.mark.filterwarnings(
-        "ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"
-    ),
-    pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty.*"),  # inductor tries one
-]
 DEVICE = "cuda"
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud.basis.base import gaussian
+from tests.helpers.zoo import Problem
 
 PRESETS = {  # eta and primary weight as the paper and the design give them
     "primary_only": ((0, 0, 0), 1),
@@ -73,7 +74,7 @@ def jacobian(losses: Tensor, model: nn.Module, names: Collection[str]) -> Tensor
     return torch.stack([flatten(gradients(loss, model), names) for loss in losses])
 
 
-def gram_schmidt(rows: Tensor, tolerance: float = 1e-9) -> Tensor:
+def gram_schmidt(rows: Tensor) -> Tensor:
     """Classical, twice, in row order; a row that adds no direction becomes zero."""
     out = torch.zeros_like(rows)
     for j, row in enumerate(rows):
@@ -81,15 +82,13 @@ def gram_schmidt(rows: Tensor, tolerance: float = 1e-9) -> Tensor:
         for _ in range(2):
             for u in out[:j]:
                 v = v - (u @ v) * u
-        if v.norm() > tolerance * row.norm():
+        if v.norm() > 1e-9 * row.norm():
             out[j] = v / v.norm()
     return out
 
 
 def build_basis(kind: str, J: Tensor, rank: int, seed: int = 0, refresh_index: int = 0) -> Tensor:
-    """V from an explicit J (m x D). ``random`` is the library's own choice of directions and has no
-    oracle.
-    """
+    """V from an explicit J (m x D); ``random`` has no oracle."""
     m, D = J.shape
     if kind == "sketch":
         return gram_schmidt(gaussian(seed, refresh_index, rows=rank, first=0, columns=m).to(J) @ J)
@@ -173,9 +172,7 @@ def expected(
     basis_losses: Tensor | None = None,
     only: Collection[str] | None = None,
 ) -> Expected:
-    """What one step leaves in ``.grad``. ``basis`` may be V itself; ``eta`` and
-    ``auxiliary_weight`` may be given per task.
-    """
+    """What one step leaves in ``.grad``; ``basis`` may be V itself, ``eta`` a dict."""
     tasks = auxiliary if isinstance(auxiliary, Mapping) else {"auxiliary": auxiliary}
     names = [n for n in shared_names(model, primary, *tasks.values()) if only is None or n in only]
     zeros = {name: torch.zeros_like(p) for name, p in trainable(model).items()}
@@ -185,10 +182,8 @@ def expected(
         t: {n: zeros[n] if g is None else g for n, g in grads.items()}
         for t, grads in task_grads.items()
     }
-    g_p, g_a = (
-        flatten(primary_grads, names),
-        {t: flatten(grads, names) for t, grads in filled.items()},
-    )
+    g_p = flatten(primary_grads, names)
+    g_a = {t: flatten(grads, names) for t, grads in filled.items()}
 
     V = basis
     if isinstance(V, str):
@@ -219,11 +214,15 @@ def expected(
     return Expected(grads, V, g_p, g_a, parts, names, margin)
 
 
+def expected_for(p: Problem, **options: Any) -> Expected:
+    """What one step on all of a problem's data leaves."""
+    return expected(p.model, p.losses(), p.loss(), **options)
+
+
 def error(got: Mapping[str, Tensor | None], want: Mapping[str, Tensor | None]) -> float:
     """Relative error of all gradients together; None is compared with None (or nothing)."""
-    assert {n for n, g in got.items() if g is not None} == {
-        n for n, g in want.items() if g is not None
-    }
+    found = {n for n, g in got.items() if g is not None}
+    assert found == {n for n, g in want.items() if g is not None}
     names = [n for n, g in want.items() if g is not None]
     a, b = flatten(got, names).double(), flatten(want, names).double()
     return ((a - b).norm() / b.norm()).item()

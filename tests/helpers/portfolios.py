@@ -32,7 +32,6 @@ strategy: portfolio
 portfolio: {final: single, looks: 6, learners: [network], candidates: [multitask, {name: multitask, head: own}, pretrain]}
 """
 
-
 SIMPLE = ["portfolio.learners=[linear]", "portfolio.features=[histogram]"]
 """The same digits with simple candidates instead of networks."""
 
@@ -100,10 +99,8 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def of_patients(folder: Path, learner: str) -> str:
-    """A portfolio on tables of patients: several labels at once, groups, and four sources, one with
-    other classes.
-    """
+def of_patients(folder: Path) -> str:
+    """A portfolio on tables of patients: several labels, groups, and four sources."""
     numbers = np.random.default_rng(0)
     for name, count, classes in [
         ("own", 120, 3),
@@ -128,5 +125,5 @@ data:
 model: {{name: table-mlp, width: 8}}
 training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
 strategy: portfolio
-portfolio: {{final: single, looks: 4, learners: [{learner}]}}
+portfolio: {{final: single, looks: 4, learners: [linear]}}
 """

@@ -1,6 +1,4 @@
-"""Runs of each kind of data, and the inputs of their test examples as a user would have them: files
-without labels.
-"""
+"""Runs of each kind of data, and the inputs of their test examples without labels."""
 
 import csv
 import json
@@ -50,9 +48,7 @@ def digits_run(folder: Path) -> Path:
 
 
 def reseal(run: Path) -> None:
-    """Write the checksums of the files as they are now, as somebody who changed them on purpose
-    would.
-    """
+    """Write the checksums of the files as they are now."""
     about = json.loads((run / "model.json").read_text())
     ModelFile(**about).sealed(run).write(run)
 

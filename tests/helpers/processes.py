@@ -1,6 +1,4 @@
-"""Processes that have imported everything, and workers among them that talk over gloo and have a
-limited time.
-"""
+"""Processes that have imported everything, and workers among them that talk over gloo."""
 
 import faulthandler
 import os
@@ -49,9 +47,7 @@ def ready_processes() -> ForkServerContext:
 
 
 def command(folder: Path, *arguments: str, **environment: str) -> ForkServerProcess:
-    """Start `attittud` in a folder, where its output and its errors go into the files out and
-    err.
-    """
+    """Start `attittud` in a folder, where it writes the files out and err."""
     process = ready_processes().Process(target=_command, args=(folder, arguments, environment))
     process.start()
     return process
@@ -66,9 +62,7 @@ def _command(folder: Path, arguments: Sequence[str], environment: Mapping[str, s
 
 
 def exit_code(program: str) -> int | None:
-    """How a process ends that runs a program; by the number of a signal, negative, where one kills
-    it.
-    """
+    """How a process ends that runs a program; negative, where a signal kills it."""
     process = ready_processes().Process(target=exec, args=(program, {"__name__": "program"}))
     process.start()
     process.join(300)

@@ -1,6 +1,4 @@
-"""Training steps that run in one process on the joined batch, or on several workers with a part of
-it each.
-"""
+"""Training steps that run in one process on the joined batch, or on several workers."""
 
 import contextlib
 import warnings
@@ -111,7 +109,7 @@ class World:
         # nothing.
         return self.problem.losses(slice(0, 2))[:0] if "sdp" in self.kind else None
 
-    def auxiliary(self, at: slice, model: Callable[..., Tensor] | None = None) -> Tensor | None:
+    def auxiliary(self, at: slice) -> Tensor | None:
         """Per-example auxiliary losses."""
         p = self.problem
         if at.start == at.stop:
@@ -136,17 +134,15 @@ def whole(x: Tensor) -> Tensor:
     return x.detach().clone()
 
 
-def plain(w: World, steps: int = 3, m: int = M, **options: Any) -> None:
+def plain(w: World, m: int = M, **options: Any) -> None:
     guide = w.guide(**options)
-    for i in range(steps):
+    for i in range(3):
         at = w.share(4 * i % 12, m - 4 * i % 8)
         w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(0, N - 3 * i))))
 
 
 def scalar(w: World) -> None:
-    """Scalar auxiliary losses are averaged over workers: over equal parts that is the mean of the
-    joined batch.
-    """
+    """Averaged over workers with equal parts, scalar losses are the mean of the joined batch."""
     guide = w.guide()
     for i in range(3):
         w.take(
@@ -262,9 +258,7 @@ def one_forward(w: World) -> None:
 
 
 def other_heads(w: World) -> None:
-    """Examples from the 17th on go through another head: who reaches which parameters differs by
-    worker.
-    """
+    """From the 17th on, examples go through another head, so workers differ in what they reach."""
     guide = w.guide()
     p = w.problem
     for _ in range(3):
@@ -280,16 +274,14 @@ def other_heads(w: World) -> None:
         )
 
 
-def late_task(w: World, start: int = 4) -> None:
-    """A second task comes in after some steps and reaches the primary task's head, which was its
-    own before.
-    """
+def late_task(w: World) -> None:
+    """A second task comes in later and reaches the primary task's own head."""
     guide = w.guide(eta={"a": ETA, "b": Eta(0.5, 1, 1)}, auxiliary_weight={"a": 1.0, "b": 0.3})
     p = w.problem
     for i in range(6):
         at = w.share(0, N)
         tasks = {"a": w.auxiliary(at)}
-        if i >= start:
+        if i >= 4:
             empty = at.start == at.stop
             some = p.model(p.xa[slice(0, 2) if empty else at], "primary").square().mean(1)
             tasks["b"] = some if not empty else some[:0] if "sdp" in w.kind else None

@@ -1,6 +1,4 @@
-"""Made-up candidates of a portfolio: held-out labels, outputs of a chosen accuracy, and
-standings.
-"""
+"""Made-up candidates of a portfolio: held-out labels, outputs of a chosen accuracy, standings."""
 
 from typing import Any
 

@@ -19,9 +19,7 @@ class TwoHeads(nn.Module):
 
 @dataclass
 class Losses:
-    """A step's losses on fixed random data; `sign` turns the auxiliary task a against the primary
-    one.
-    """
+    """A step's losses on fixed data; `sign` turns task a against the primary one."""
 
     model: TwoHeads
     sign: float = 1.0
@@ -45,9 +43,7 @@ class Losses:
 
 
 def setting(sign: float = 1.0) -> tuple[TwoHeads, Losses, Tensor, Tensor]:
-    """A model, its losses, and the oracle: mean primary and weighted auxiliary gradient of the
-    body.
-    """
+    """A model, its losses, and both mean gradients of the body."""
     torch.manual_seed(0)
     model = TwoHeads().double()
     losses = Losses(model, sign)

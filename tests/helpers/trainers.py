@@ -10,50 +10,42 @@ import transformers
 from transformers import Trainer
 
 from attittud import Eta
+from attittud.integrations.transformers import AttittudTrainer
+
+pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402 - the path is set above
 
-__all__ = [
-    "EXAMPLES",
-    "NUMBERS",
-    "SUM",
-    "WARNINGS",
-    "arguments",
-    "curve",
-    "llama",
-    "make_trainer",
-    "sequences",
-    "summed",
-]
+__all__ = ["NUMBERS", "make_trainer", "sequences"]  # for the tests of the trainers
+
+transformers.utils.logging.disable_progress_bar()
 
 SUM = {"eta": Eta(neutral=1, helpful=1, harmful=1), "rank": 3, "refresh_every": 2}
 WARNINGS = [
     pytest.mark.filterwarnings(
-        "ignore:There is a performance drop because we have not yet implemented the batching rule"
-    ),
-    pytest.mark.filterwarnings(
-        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
+        "ignore:There is a performance drop because we have not yet implemented the batching rule",
+        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning",
     ),
 ]
 
 
 def llama() -> transformers.PreTrainedModel:
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(
-        vocab_size=NUMBERS,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return transformers.LlamaForCausalLM(config)
+    sizes = {"vocab_size": NUMBERS, "hidden_size": 16, "intermediate_size": 32}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **tokens))
+
+
+def classifier(labels: int = 3) -> transformers.PreTrainedModel:
+    torch.manual_seed(3)
+    sizes = {"vocab_size": NUMBERS, "hidden_size": 16, "intermediate_size": 32}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": labels}
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**sizes, **still))
 
 
 def arguments(folder: Path, cls: Any = transformers.TrainingArguments, **settings: Any) -> Any:
@@ -72,14 +64,21 @@ def arguments(folder: Path, cls: Any = transformers.TrainingArguments, **setting
     return cls(str(folder), **(defaults | settings))
 
 
+def guided(
+    folder: Path, args: dict[str, Any] | None = None, cls: type = AttittudTrainer, **own: Any
+) -> AttittudTrainer:
+    """A trainer of sequences that count up, with auxiliary sequences of the same kind."""
+    usual = {"train_dataset": sequences(16, [1], 1), "auxiliary_datasets": sequences(16, [1], 2)}
+    settings = {"model": llama(), "guide": SUM} | usual | own
+    return cls(args=arguments(folder, **(args or {})), **settings)
+
+
 def curve(trainer: Trainer, name: str = "loss") -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
 def summed(guided: type[Trainer], stock: type[Trainer]) -> type[Trainer]:
-    """The stock step on the summed objective: one loss, one backward; only the data is drawn by the
-    adapter.
-    """
+    """The stock step on the summed objective; only the data is drawn by the adapter."""
 
     class Summed(guided):
         training_step = stock.training_step

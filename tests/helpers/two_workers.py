@@ -1,6 +1,4 @@
-"""Run by test_integrations_workers_nightly.py: the examples under Hugging Face, Lightning and
-Accelerate in two processes.
-"""
+"""Run by test_integrations_workers_nightly.py: the examples in two processes."""
 
 import json
 import os
@@ -28,9 +26,7 @@ def workers() -> int:
 
 @contextmanager
 def fsdp2_on_cpu() -> Iterator[None]:
-    """Make Accelerate take CPU workers for GPUs: then it runs all its code for FSDP2, where it
-    would otherwise use DDP.
-    """
+    """Make Accelerate take CPU workers for GPUs, so that it runs all its code for FSDP2."""
     from accelerate import PartialState
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
@@ -74,16 +70,13 @@ def logged(trainer: Any, *, since_refresh: bool = True) -> list[float]:
     for entry in logs:
         # Replicas know norms only in steps with a refresh, and show the norms of the last refresh.
         assert "attittud/share_harmful" in entry or not since_refresh
-        assert (
-            abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
-        )
+        found = abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"])
+        assert found < 1e-4 * entry["loss"]
     return [entry["loss"] for entry in logs]
 
 
 def resumed(folder: str, **settings: Any) -> tuple[Any, list[float]]:
-    """Saved in the middle of an interval between refreshes, and resumed: the same losses as
-    undisturbed.
-    """
+    """Saved between refreshes and resumed: the same losses as undisturbed."""
     settings |= {"save_strategy": "steps", "save_steps": 2}
     whole, again = (hugging_face_trainer(folder, **settings) for _ in range(2))
     whole.train()
@@ -186,9 +179,7 @@ def lightning_module(**guide: Any) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler
 
     class Ordered(Closer):
-        """The sampler deals examples out to the workers in turns, so the basis must not depend on
-        their order: exact.
-        """
+        """The order of examples differs by worker, so the basis must not depend on it: exact."""
 
         def train_dataloader(self) -> dict[str, DataLoader]:
             data = {

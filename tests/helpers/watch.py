@@ -1,6 +1,4 @@
-"""What watches the library: live memory, operations that would wait for a GPU, and nodes that show
-how long a graph lives.
-"""
+"""Live memory, operations that would wait for a GPU, and nodes that show how long a graph lives."""
 
 from typing import Any
 
@@ -16,9 +14,7 @@ def storages(tree: Any) -> dict[int, torch.UntypedStorage]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Bytes of tensors born inside the block and still alive: ``peak`` is the most there ever were
-    at once.
-    """
+    """Bytes of tensors born inside the block and still alive; ``peak`` is the most at once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,9 +30,7 @@ class TwoHeads(nn.Module):
 
 
 class Tied(nn.Module):
-    """The embedding is the decoder of the auxiliary task, once through a module and once through a
-    function.
-    """
+    """The embedding is the decoder of the auxiliary task, as a module or as a function."""
 
     def __init__(self, functional: bool) -> None:
         super().__init__()
@@ -110,8 +108,8 @@ class Checkpointed(nn.Module):
         return checkpoint(lambda h: torch.tanh(self.inner(h)), h, use_reentrant=self.use_reentrant)
 
 
-def mlp(hidden: int = 6) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(5, hidden), nn.Tanh(), nn.Linear(hidden, 6), nn.Tanh())
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
 
 
 def cnn(norm: Callable[[int], nn.Module], groups: int = 1, inplace: bool = False) -> nn.Sequential:
@@ -210,9 +208,7 @@ class Problem:
 def problem(
     name: str = "mlp", dtype: torch.dtype = torch.float32, m: int = 6, n: int = 8, seed: int = 0
 ) -> Problem:
-    """Model and data of a name in the zoo, the same for the same arguments; the global RNG is left
-    alone.
-    """
+    """Model and data of a name in the zoo; the global RNG is left alone."""
     build, kind = ZOO[name]
     with torch.random.fork_rng():
         torch.manual_seed(seed)

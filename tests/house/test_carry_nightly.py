@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-
 CONSTRAINTS = dict(
     re.findall(
         r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
@@ -36,22 +35,20 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_folder_has_the_pinned_versions_for_the_other_python(carried: Path) -> None:
+def test_the_folder_has_the_pinned_versions_for_the_other_python(carried):
     names = re.search(
         r"^CARRIED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert names is not None
     found = dict(
         re.findall(r"(\S+?)-(\d\S*)\.dist-info", " ".join(path.name for path in carried.iterdir()))
     )
-    assert {name.replace("_", "-"): version for name, version in found.items()} == {
-        name: CONSTRAINTS[name] for name in names[1].split()
-    }
+    shown = {name.replace("_", "-"): version for name, version in found.items()}
+    assert shown == {name: CONSTRAINTS[name] for name in names[1].split()}
     (binary,) = carried.glob("pydantic_core/*.so")
     assert "cpython-312-x86_64-linux-gnu" in binary.name
 
 
-def test_pydantic_needs_nothing_that_is_not_carried(carried: Path) -> None:
+def test_pydantic_needs_nothing_that_is_not_carried(carried):
     """Neither installed packages nor the user's own are in sight of this interpreter."""
     places = [
         *Path.home().glob(".pyenv/versions/3.12*/bin/python"),

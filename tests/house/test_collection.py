@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_broken_import_of_a_test_file_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_import_of_a_test_file_is_an_error(tmp_path):
     """A package that is not installed is none: its tests are skipped."""
     test = "def test_nothing() -> None:\n    pass\n"
     for name, broken in {

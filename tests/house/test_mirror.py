@@ -13,11 +13,8 @@ def subject(path: Path) -> str:
     return path.parent.name if path.name == "__init__.py" else path.stem.strip("_")
 
 
-def test_every_test_has_its_source_file() -> None:
-    """`test_guide.py` and `test_guide_compiled.py` test guide.py.
-
-    The name of a folder stands for all files in it.
-    """
+def test_every_test_has_its_source_file():
+    """The name of a folder stands for all files in it."""
     strangers = []
     for package in PACKAGES:
         for path in (TESTS / package).rglob("test_*.py"):
@@ -29,7 +26,7 @@ def test_every_test_has_its_source_file() -> None:
     assert strangers == []
 
 
-def test_tests_that_a_page_names_exist() -> None:
+def test_tests_that_a_page_names_exist():
     missing = []
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")

@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[2]
 # Warnings are errors, except for torch's own at its import when there is no numpy.
 STRICT = ["-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning"]
 
-
 STEP = """
 import torch
 from attittud import Eta, Guide
@@ -129,14 +128,14 @@ def with_cli(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(wheel, tmp_path_factory.mktemp("cli") / "venv", extra="cli")
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"attittud", "attittud_lab"}
     assert "attittud/py.typed" in names
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_wheel_has_the_right_metadata(wheel: Path, torch_only: Path) -> None:
+def test_the_wheel_has_the_right_metadata(wheel, torch_only):
     metadata = metadata_of(wheel)
     assert {"ATTITTUD", "ATTITUD"} <= set(metadata["Keywords"].split(","))
     required = metadata.get_all("Requires-Dist", [])
@@ -153,7 +152,7 @@ def test_the_wheel_has_the_right_metadata(wheel: Path, torch_only: Path) -> None
     assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
 
 
-def test_the_version_is_the_same_everywhere(wheel: Path) -> None:
+def test_the_version_is_the_same_everywhere(wheel):
     version = metadata_of(wheel)["Version"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == version
@@ -164,7 +163,7 @@ def test_the_version_is_the_same_everywhere(wheel: Path) -> None:
         assert re.findall(r"[Vv]ersion (0\.\d+)", (ROOT / page).read_text()) == [major_minor], page
 
 
-def test_on_an_index_links_and_pictures_lead_to_the_tag_in_the_repository() -> None:
+def test_on_an_index_links_and_pictures_lead_to_the_tag_in_the_repository():
     """Other addresses and anchors stay."""
     hook = runpy.run_path(str(ROOT / "hatch_build.py"))
     text = "![a](docs/a.png) [b](pages/b.md#c) [d](https://e.f) [g](#h) [`i`](CITATION.cff)"
@@ -177,7 +176,7 @@ def test_on_an_index_links_and_pictures_lead_to_the_tag_in_the_repository() -> N
     assert hook["without_links"](text) == " b [d](https://e.f) [g](#h) `i`"
 
 
-def test_on_an_index_nothing_asks_for_a_checkout(wheel: Path) -> None:
+def test_on_an_index_nothing_asks_for_a_checkout(wheel):
     description = str(metadata_of(wheel).get_payload())
     assert "pip install 'attittud[cli,pretrained]'" in description
     for command in re.findall(r"pip install \S+", description):
@@ -185,7 +184,7 @@ def test_on_an_index_nothing_asks_for_a_checkout(wheel: Path) -> None:
     assert not re.search(r"\]\((?!https?://|#)", description)
 
 
-def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
+def test_core_needs_torch_alone(wheel, torch_only, tmp_path):
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # The kernels need Triton, which torch's CUDA builds bring along; the core does without it
     # elsewhere.
@@ -205,7 +204,7 @@ def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -
     run(torch_only / "python", *STRICT, "-c", "\n".join([absent, *imports]), cwd=tmp_path)
 
 
-def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
+def test_a_step_runs_from_the_wheel(torch_only, tmp_path):
     where = "import attittud\nfrom pathlib import Path\nprint(Path(attittud.__file__).parent)"
     package = Path(
         run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip()
@@ -214,7 +213,7 @@ def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
     assert (package / "py.typed").is_file()
 
 
-def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_path: Path) -> None:
+def test_importing_the_core_leaves_installed_extras_alone(with_cli, tmp_path):
     code = "import sys, torch\nbefore = set(sys.modules)\nimport attittud\nprint(*set(sys.modules) - before)"
     loaded = run(with_cli / "python", "-c", code, cwd=tmp_path).stdout.split()
     assert {name.split(".")[0] for name in loaded} - sys.stdlib_module_names <= {
@@ -223,7 +222,7 @@ def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_pa
     }
 
 
-def test_the_commands_train_and_predict(with_cli: Path, tmp_path: Path) -> None:
+def test_the_commands_train_and_predict(with_cli, tmp_path):
     """From the wheel alone: files beside the code, such as the template of the report, are there."""
     for name, rows in {"mine": range(40), "others": range(40, 120), "new": range(120, 126)}.items():
         lines = [f"{n * 37 % 127 / 10},{n % 2 * 3 + n % 5},{'ab'[n % 2]}" for n in rows]
@@ -237,7 +236,7 @@ def test_the_commands_train_and_predict(with_cli: Path, tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 7
 
 
-def test_command_without_its_extra_says_what_to_install(torch_only: Path, tmp_path: Path) -> None:
+def test_command_without_its_extra_says_what_to_install(torch_only, tmp_path):
     result = run(torch_only / "attittud", "--help", cwd=tmp_path, check=False)
     assert result.returncode != 0
     assert "attittud[cli]" in result.stderr

@@ -1,6 +1,4 @@
-"""A refresh leaves no trace: random numbers, buffers, modes, dropout and ``.grad`` are as they
-were, also after an error.
-"""
+"""A refresh leaves no trace in random numbers, buffers, modes and `.grad`, also after errors."""
 
 import random
 
@@ -11,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attittud import Eta, Guide
-from tests.helpers.oracle import error, expected
+from tests.helpers.oracle import error, expected, expected_for
 from tests.helpers.zoo import Problem, Transformer, TwoHeads, problem
 
 WEIGHTS = Eta(1, 0.5, -1)
@@ -129,9 +127,7 @@ BUFFERS = {
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_buffers_of_every_kind_are_restored(kind):
-    """They are copied in groups with other buffers; some are shared with another module, or have a
-    view of a part.
-    """
+    """They are copied in groups; some are shared with another module, or have a view of a part."""
     p = problem("cnn_batch_norm")
     model, other = p.model, nn.Identity()
     model.register_buffer("kept", BUFFERS[kind]())
@@ -241,9 +237,7 @@ def test_dropout_is_off_inside_and_on_again_outside(name, body):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
 def test_batch_norm_chooses_batch_or_frozen_statistics(batch_norm, training):
-    """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and
-    keeps examples apart.
-    """
+    """``batch`` normalises the basis batch by itself; ``frozen`` keeps examples apart."""
     p = problem("cnn_batch_norm", torch.float64)
     for _ in range(3):
         p.losses()  # running statistics that match no batch
@@ -253,14 +247,14 @@ def test_batch_norm_chooses_batch_or_frozen_statistics(batch_norm, training):
     reference.model.train(batch_norm == "batch")
     # The basis of the reference from its own forward, the gradients from the graphs above.
     names = expected(p.model, primary, auxiliary, eta=(1, 1, 1)).names
-    V = expected(reference.model, reference.losses(), reference.loss(), eta=(1, 1, 1), rank=3).V
+    V = expected_for(reference, eta=(1, 1, 1), rank=3).V
     want = expected(p.model, primary, auxiliary, eta=(1, 0.5, -1), basis=V)
     assert names == want.names
     guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
     guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=p.losses)
     assert error(p.grads(), want.grads) <= 1e-10
     if (batch_norm == "batch") != training:
-        other = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3)
+        other = expected_for(p, eta=(1, 0.5, -1), rank=3)
         assert error(p.grads(), other.grads) > 1e-3  # the setting matters
 
 

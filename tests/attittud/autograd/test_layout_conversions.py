@@ -1,6 +1,4 @@
-"""Under autocast, gradients are taken before they are converted back; the bits are those of an
-ordinary backward pass.
-"""
+"""Gradients that are taken before autocast converts them back have the bits of an ordinary pass."""
 
 from contextlib import nullcontext
 
@@ -11,16 +9,13 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout, converts, copy_each_, unconverted, walk
-from tests.helpers.on_gpu import NEEDS_GPU
 
-DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 EVEN = Eta(1, 1, 1)
 
 
 class Model(nn.Module):
-    """Convolutions and linear layers are converted; a norm, a scale and a parameter that is used
-    twice are not.
-    """
+    """Convolutions and linear layers are converted; a norm, a scale and `twice` are not."""
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -76,9 +71,8 @@ def names(p, losses, layout=None):
 @pytest.mark.parametrize("cache", [True, False])
 def test_parameters_that_are_used_in_another_type_only_are_replaced(device, cache):
     p, q = Passes(device, cache=cache), Passes(device, half=None)
-    assert names(p, p.losses()) == {
-        f"{m}.{kind}" for m in ("conv", "body", "primary") for kind in ("weight", "bias")
-    }
+    expected = {f"{m}.{kind}" for m in ("conv", "body", "primary") for kind in ("weight", "bias")}
+    assert names(p, p.losses()) == expected
     assert not names(q, q.losses())
 
 
@@ -129,9 +123,7 @@ def test_rows_of_a_sketch_are_those_of_ordinary_backward_passes(device):
 
 @pytest.mark.parametrize("order", ["primary", "auxiliary"])
 def test_micro_batches_add_up_in_full_precision(order):
-    """With the auxiliary loss first, its gradients wait until the shared parameters are known, and
-    are then added.
-    """
+    """Gradients of auxiliary losses that come first wait until the shared parameters are known."""
     p = Passes("cpu")
     guide = Guide(p.model, eta=EVEN, rank=3, engine="loop")
     for _ in range(2):

@@ -1,6 +1,4 @@
-"""The random numbers of a refresh: one fixed matrix per seed and refresh, of which every worker can
-take a part.
-"""
+"""The random numbers of a refresh: one matrix, of which every worker can take a part."""
 
 import pytest
 import torch
@@ -10,7 +8,6 @@ from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
 from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
 from attittud.workers.one import Workers
-from tests.helpers.on_gpu import NEEDS_GPU
 from tests.helpers.oracle import distance, gram_schmidt, jacobian
 from tests.helpers.zoo import problem
 
@@ -22,10 +19,8 @@ def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
 
 @pytest.mark.parametrize(("seed", "refresh"), [(4, 1), (3, 2), (1, 3)])
 def test_seed_and_refresh_index_matter(seed, refresh):
-    a, b = (
-        gaussian(3, 1, rows=5, first=0, columns=2000),
-        gaussian(seed, refresh, rows=5, first=0, columns=2000),
-    )
+    a = gaussian(3, 1, rows=5, first=0, columns=2000)
+    b = gaussian(seed, refresh, rows=5, first=0, columns=2000)
     assert torch.corrcoef(torch.stack([a.reshape(-1), b.reshape(-1)]))[0, 1].abs() < 0.05
 
 
@@ -54,12 +49,10 @@ def test_numbers_have_the_requested_dtype():
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3, dtype=torch.float32), x.float())
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("columns", [1, 33])
 def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):
-    """Also after a state was loaded, which may go back, and for other columns of the same
-    matrix.
-    """
+    """Also after a state was loaded, which may go back, and for other columns of the matrix."""
     ahead, device = Ahead(), torch.device(device)
     layout = Layout(nn.Linear(1, 1, device=device).named_parameters())
     for number in (*range(2 * AHEAD + 1), 3, 200, 201):
@@ -74,9 +67,7 @@ def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):
 
 
 def test_numbers_of_a_captured_refresh_are_made_on_the_device(monkeypatch):
-    """Only the device counts its replays, so that later refreshes cannot know their number
-    either.
-    """
+    """Only the device counts its replays, so later refreshes cannot know their number."""
     ahead, device = Ahead(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert ahead.begin(0, device) is None

@@ -1,6 +1,4 @@
-"""The arithmetic of a step as a CUDA graph gives the same bits, and never touches the user's
-tensors.
-"""
+"""The arithmetic of a step as a CUDA graph gives the same bits, and spares the user's tensors."""
 
 from itertools import count
 from types import SimpleNamespace
@@ -17,10 +15,9 @@ from attittud.basis import captured
 from attittud.basis.captured import ALIKE, CapturedUpdate
 from attittud.step import gradients as gradients_module
 from attittud.step import step as step_module
-from tests.helpers.on_gpu import NEEDS_GPU
 
 EXAMPLES = 12
-DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def network(device, *, channels_last=False, width=None):
@@ -37,10 +34,8 @@ def network(device, *, channels_last=False, width=None):
 
 def batch(number, device):
     generator = torch.Generator().manual_seed(number)
-    x, y = (
-        torch.randn(12, 3, 8, 8, generator=generator),
-        torch.randint(3, (12,), generator=generator),
-    )
+    x = torch.randn(12, 3, 8, 8, generator=generator)
+    y = torch.randint(3, (12,), generator=generator)
     return x[:EXAMPLES].to(device), y[:EXAMPLES].to(device)
 
 
@@ -56,9 +51,7 @@ def losses(model, number):
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """A stand-in for a graph on a CPU: its kernels run one by one, with everything but the
-    gradients as it was captured.
-    """
+    """A stand-in for a graph on a CPU, with everything but the gradients as it was captured."""
     if request.param == "cpu":
 
         def played(_, work, vectors):
@@ -69,9 +62,7 @@ def device(request, monkeypatch):
             changed = [(tensor, tensor.clone()) for tensor in work.changes]
 
             def replay():
-                """Does again what was captured, to the gradients that now are at the same
-                addresses.
-                """
+                """Does again what was captured, to the gradients at the same addresses."""
                 with _disable_current_modes():
                     for tensor, old in changed:
                         old.copy_(tensor)
@@ -99,9 +90,8 @@ def device(request, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     # Another test of the process may have compiled a model, after which steps are not captured.
     monkeypatch.setattr(step_module, "in_cuda_graphs", lambda: False)
-    monkeypatch.setattr(
-        torch.backends.cudnn, "deterministic", True
-    )  # two runs are compared bit by bit
+    # two runs are compared bit by bit
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     return request.param
 
 
@@ -125,9 +115,7 @@ def assert_served(count, steps, device):
 
 
 def train(model, *, steps=25, never=False, before=None, judged=None, **options):
-    """Gradients and reports of some steps with refreshes in between; `never`: without a graph.
-    `judged`: eta="auto".
-    """
+    """Gradients and reports of some steps; `never`: without a graph, `judged`: eta="auto"."""
     options = options if judged is None else {"eta": "auto", "judge_every": 3} | options
     guide = Guide(model, **({"eta": Eta(1, 0.5, -1), "rank": 4, "refresh_every": 7} | options))
     # The networks on a GPU are wide, so they need smaller steps.
@@ -188,9 +176,7 @@ def judges(model, number):
     ids=str,
 )
 def test_weights_of_eta_auto_are_bitwise_the_same_without_a_graph(device, options, monkeypatch):
-    """Steps that ask the judges have a graph of their own, which changes the weights that the other
-    one reads.
-    """
+    """Steps that ask the judges have a graph of their own, which changes the weights."""
     count = served(monkeypatch)
     ours = train(network(device), judged=judges, steps=35, **options)
     assert_served(count, 35 - ALIKE * (1 if options.get("judge_every") == 1 else 2), device)
@@ -278,19 +264,13 @@ def test_few_graphs_are_kept_and_none_is_captured_again_and_again(different, mon
     )
     kept = captured.MOST if different < 64 else 0
     assert len(captures) == kept
-    assert (
-        len(guides[0]._parts.captured._graphs) == kept
-        and len(guides[0]._parts.captured._counts) <= 65
-    )
+    assert len(guides[0]._parts.captured._graphs) == kept
+    assert len(guides[0]._parts.captured._counts) <= 65
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*")
 def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
-    """A step that is captured as a whole holds the arithmetic itself; the guide's own graph goes on
-    afterwards.
-    """
+    """A step captured as a whole holds the arithmetic itself; the guide's own graph goes on."""
     model = network("cuda")
     guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
     x, y = batch(0, "cuda")
@@ -325,16 +305,13 @@ def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 @pytest.mark.parametrize("eta", [Eta(1, 1, -1), "auto"], ids=["fixed", "auto"])
 def test_nothing_waits_for_the_device_and_memory_is_freed_afterwards(eta):
     x, y = batch(50, "cuda")
 
     def trained():
-        model = network(
-            "cuda", width=20_000
-        )  # 6 MB, of which a basis and two gradients would be five times as much
+        # 6 MB, of which a basis and two gradients would be five times as much
+        model = network("cuda", width=20_000)
         guide = Guide(model, eta=eta, rank=3, refresh_every=1000, judge_every=1)
 
         def judge():

@@ -10,9 +10,7 @@ from tests.helpers.zoo import problem
 
 @pytest.mark.parametrize("rank", [2, 4, 9])
 def test_exact_basis_is_the_leading_subspace_of_all_gradients(rank):
-    """It has as many directions as the rank allows, and those are the leading right singular
-    vectors of J.
-    """
+    """As many directions as the rank allows: the leading right singular vectors of J."""
     p = problem("mlp", torch.float64)
     guide = Guide(p.model, eta=Eta(1, 0, 0), basis="exact", rank=rank)
     guide.backward(primary=p.losses(), auxiliary=p.loss())

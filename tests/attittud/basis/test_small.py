@@ -1,6 +1,4 @@
-"""Decompositions that do not wait for the device agree with torch, and so do the bases that use
-them.
-"""
+"""Decompositions that do not wait for the device agree with torch, and so do their bases."""
 
 import pytest
 import torch
@@ -25,10 +23,8 @@ def matrix(kind, rows, columns):
     a = normal(rows, columns)
     count = min(rows, columns)
     if kind == "graded":  # singular values over 14 decades
-        left, right = (
-            torch.linalg.qr(normal(rows, count))[0],
-            torch.linalg.qr(normal(columns, count))[0],
-        )
+        left = torch.linalg.qr(normal(rows, count))[0]
+        right = torch.linalg.qr(normal(columns, count))[0]
         a = left * torch.logspace(0, -14, count, dtype=torch.float64) @ right.T
     if kind == "lower":
         a = a.tril()
@@ -88,11 +84,9 @@ def test_rows_that_are_nearly_alike_become_orthonormal(dtype, rounding):
 
 @pytest.mark.parametrize("count", [2, 6, 40])
 def test_every_pair_of_columns_is_rotated_in_a_sweep(count):
-    order, players, met = (
-        _next_round(count, torch.device("cpu")).tolist(),
-        list(range(count)),
-        set(),
-    )
+    order = _next_round(count, torch.device("cpu")).tolist()
+    players = list(range(count))
+    met = set()
     for _ in range(count - 1):
         met |= {frozenset(players[i : i + 2]) for i in range(0, count, 2)}
         players = [players[i] for i in order]

@@ -1,19 +1,26 @@
-"""How a subspace finishes an update: no harm with the mean in the basis, and rounding to a smaller
-type.
-"""
+"""How a subspace finishes an update: no harm with the mean in the basis, and rounding."""
 
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import nn
 
 from attittud import Eta, Guide, decompose
 from attittud.decompose import residual_tolerance
-from tests.helpers.degenerate import Vector, few_warnings
+from tests.helpers.degenerate import few_warnings
 from tests.helpers.oracle import error
 from tests.helpers.steps import step
 from tests.helpers.zoo import problem
 
 __all__ = ["few_warnings"]
+
+
+class Vector(nn.Module):
+    """Losses with any gradients one likes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(size))
 
 
 def test_basis_dtype_rounds_a_finished_basis():
@@ -86,9 +93,7 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
 
 
 def test_no_update_opposes_the_primary_gradient_even_if_sizes_differ_a_lot():
-    """The primary gradient lies almost in the span, and the auxiliary gradient along the part
-    outside.
-    """
+    """The primary gradient lies almost in the span, the auxiliary one along the part outside."""
     g_prim, g_aux = torch.tensor([1.0, 0.0, 1e-3]), torch.tensor([1.0, 0.0, -1e4])
     parts = decompose(g_aux, g_prim, torch.eye(3)[:2], include_mean=True)
     assert parts.combine(Eta(1, 1, 0)) @ g_prim >= 0

@@ -33,20 +33,9 @@ def arguments(kind: str, dropout: float) -> tuple:
     projections = {"use_separate_proj_weight": module.in_proj_weight is None}
     projections |= {f"{name}_proj_weight": getattr(module, f"{name}_proj_weight") for name in "qkv"}
     out = module.out_proj
-    positional = (
-        query,
-        key,
-        value,
-        E,
-        2,
-        module.in_proj_weight,
-        module.in_proj_bias,
-        None,
-        None,
-        False,
-        dropout,
-    )
-    return (*positional, out.weight, out.bias), projections
+    inputs = (query, key, value, E, 2, module.in_proj_weight, module.in_proj_bias)
+    others = (None, None, False, dropout, out.weight, out.bias)
+    return (*inputs, *others), projections
 
 
 KINDS = ["self", "keys_are_values", "other_sizes", "no_bias"]

@@ -1,6 +1,4 @@
-"""`hooks` compares itself with an ordinary gradient: the errors that this catches, and the cases
-that must pass.
-"""
+"""`hooks` compares itself with an ordinary gradient: errors that are caught, cases that pass."""
 
 import pytest
 import torch
@@ -97,9 +95,7 @@ def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
 
 
 def test_gradients_that_cancel_in_half_precision_do_not_disturb_the_check():
-    """Two backward passes must not round differently: the sum of gradients that cancel is only
-    rounding.
-    """
+    """Two passes must not round differently: the sum of gradients that cancel is rounding."""
     model, engine = nn.Linear(4, 1), make_engine("hooks")
     x, signs = 0.1 * torch.randn(4, 3, 4), torch.tensor([1.0, -0.75, -0.25])
     with engine.watch(model):

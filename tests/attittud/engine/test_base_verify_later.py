@@ -64,7 +64,6 @@ UNNOTICED: dict[str, Case] = {
     ),
 }
 
-
 NOTICED: dict[str, Case] = {
     # A table that is looked up at given rows, first one for each example, then one for each
     # position.
@@ -94,7 +93,6 @@ NOTICED: dict[str, Case] = {
         (data(M, 6), 1.0),
     ),
 }
-
 
 RIGHT: dict[str, Case] = {
     "the_first_of_two_calls_is_left_out": (

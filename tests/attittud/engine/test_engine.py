@@ -9,11 +9,11 @@ from attittud import engine
 from attittud.engine.auto import Auto
 from attittud.engine.base import Loop
 from attittud.engine.hooks import Hooks
-from tests.helpers.rooms import run_digits
+from tests.helpers.commands import flip_result
 
 
 @pytest.mark.slow
-def test_an_engine_can_be_registered_from_outside_of_the_package():
+def test_an_engine_can_be_registered_from_outside_of_the_package(tmp_path):
     @attittud.register_engine
     class Counted(Loop):
         name = "counted"
@@ -28,7 +28,7 @@ def test_an_engine_can_be_registered_from_outside_of_the_package():
         guide = attittud.Guide(model, eta="flip", rank=2, engine="counted")
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
         assert Counted.rows == 2 and "counted" in attittud.engines()
-        run_digits(["strategy.engine=counted"])
+        flip_result(tmp_path, "strategy.engine=counted")
         assert Counted.rows > 2
     finally:
         engine._ENGINES.pop("counted", None)

@@ -1,6 +1,4 @@
-"""Every engine gives the same products with J on every architecture: ΠJ, Jv and JJᵀ against one
-backward pass per example.
-"""
+"""Every engine gives the products ΠJ, Jv and JJᵀ of one backward pass per example."""
 
 import pytest
 import torch
@@ -12,8 +10,7 @@ from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
 from tests.helpers.comparing import compare, reached
 from tests.helpers.layers import LAYERS, LIMITS, M, layer
-from tests.helpers.oracle import error, expected, jacobian, trainable
-from tests.helpers.parity import ETA
+from tests.helpers.oracle import error, expected_for, jacobian, trainable
 from tests.helpers.zoo import SEPARABLE, ZOO, problem
 
 
@@ -61,11 +58,7 @@ def test_auto_takes_another_engine_and_logs_one_line(name, monkeypatch, caplog):
     assert len(lines) == 1 and LIMITS[name][2] in lines[0]
 
 
-# ------------------------------------------------------------------------------------- Hugging Face
-
-
 TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
-
 
 TINY |= {"vocab_size": 30, "max_position_embeddings": 20, "num_labels": 3, "pad_token_id": 1}
 
@@ -112,9 +105,6 @@ def test_products_are_right_for_transformers(name, checkpointing):
     compare("hooks", model, losses, tolerance=1e-6 if name == "llama" else 1e-11)
 
 
-# --------------------------------------------------------------------------------------- in a Guide
-
-
 @pytest.mark.parametrize(
     ("name", "basis"),
     [
@@ -132,7 +122,7 @@ def test_hooks_gives_the_update_of_loop(name, basis):
         p = problem(name, torch.float64)
         guide = Guide(
             p.model,
-            eta=ETA,
+            eta=Eta(*WEIGHTS),
             basis=basis,
             rank=3,
             engine=engine,
@@ -158,9 +148,7 @@ WEIGHTS = (1, 0.5, -1)
 )
 def test_every_engine_equals_the_oracle_on_every_architecture(name, basis, engine):
     p = problem(name, torch.float64)
-    want = expected(
-        p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1
-    )
+    want = expected_for(p, eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1)
     assert want.margin > 1e-9
     guide = Guide(
         p.model, eta=Eta(*WEIGHTS), basis=basis, rank=3, primary_weight=0.1, engine=engine

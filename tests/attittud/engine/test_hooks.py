@@ -8,13 +8,14 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attittud import Guide
+from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
 from tests.helpers.oracle import jacobian
-from tests.helpers.parity import ETA
 from tests.helpers.watch import LiveMemory
 from tests.helpers.zoo import problem
+
+ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
 
 def test_hooks_let_checkpointing_save_its_memory():
@@ -40,9 +41,7 @@ def test_hooks_let_checkpointing_save_its_memory():
 
 
 def test_hooks_form_no_matrix_of_all_gradients():
-    """In addition to its result, ΠJ takes at most one vector of the model's size, for any number of
-    examples.
-    """
+    """Beside its result, ΠJ takes at most one vector of the model's size, whatever m is."""
     width, depth, k = 48, 6, 5
     for m in (24, 96):
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
@@ -77,18 +76,14 @@ def test_a_callable_runs_once_in_every_step(engine):
 @pytest.mark.parametrize("later", ["parallel", "chained", "swapped", "one_left_out"])
 @pytest.mark.parametrize("first", ["parallel", "one_left_out"])
 def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
-    """An engine remembers where a backward pass ends; only the graph tells that the pass does not
-    reach all calls there.
-    """
+    """Only the graph tells that a backward pass does not reach all calls where it ended before."""
     torch.manual_seed(0)
     model = nn.ModuleDict(
         {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "c": nn.Linear(4, 4)}
     ).double()
-    x, layout, engine = (
-        torch.randn(6, 3, 4).double(),
-        Layout(model.named_parameters()),
-        make_engine("hooks"),
-    )
+    x = torch.randn(6, 3, 4).double()
+    layout = Layout(model.named_parameters())
+    engine = make_engine("hooks")
 
     def losses(way: str) -> Tensor:
         start = model["c"](x)
@@ -111,9 +106,7 @@ def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
 
 
 def test_what_is_known_about_calls_ends_with_the_parameters():
-    """Other parameters may have the same names, shapes and functions, or fewer of them take
-    part.
-    """
+    """Other parameters may have the same names and shapes, or fewer of them take part."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
     x, engine = torch.randn(6, 3, 4).double(), make_engine("hooks")

@@ -43,8 +43,6 @@ def test_convolutions_in_channels_last_have_right_gradients_in_float32(name, siz
     """The weights have another order in memory than their gradients are formed in."""
     size = {"volumes": (3, *size), "reflect": (2, size[1])}.get(name, size)
     layout = torch.channels_last_3d if name == "volumes" else torch.channels_last
-    model, x = (
-        CONVOLUTIONS[name]().to(memory_format=layout),
-        torch.randn(M, 8, *size).to(memory_format=layout),
-    )
+    model = CONVOLUTIONS[name]().to(memory_format=layout)
+    x = torch.randn(M, 8, *size).to(memory_format=layout)
     compare("hooks", model, Layer(model, x).losses, tolerance=1e-5)

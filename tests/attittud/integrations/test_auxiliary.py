@@ -22,7 +22,7 @@ def stream(
 
 
 @pytest.mark.parametrize(("drawn", "sized"), [(0, True), (4, True), (9, False), (30, True)])
-def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) -> None:
+def test_a_resumed_stream_continues_where_it_stopped(drawn, sized):
     whole, resumed = stream(sized=sized), stream(drawn, sized=sized)
     batches = [whole.draw().tolist() for _ in range(drawn + 10)]
     assert [resumed.draw().tolist() for _ in range(10)] == batches[drawn:]
@@ -30,7 +30,7 @@ def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) ->
 
 
 @pytest.mark.parametrize(("drawn", "whole"), [(0, 2), (3, 4), (9, 2)])
-def test_full_batches_go_on_with_the_next_epoch(drawn: int, whole: int) -> None:
+def test_full_batches_go_on_with_the_next_epoch(drawn, whole):
     short, full = stream(), stream(drawn, whole=whole)
     in_order = [i for _ in range(40) for i in short.draw().tolist()]
     batches = [full.draw().tolist() for _ in range(12)]
@@ -38,14 +38,14 @@ def test_full_batches_go_on_with_the_next_epoch(drawn: int, whole: int) -> None:
     assert [i for batch in batches for i in batch] == in_order[2 * drawn : 2 * drawn + 24]
 
 
-def test_an_epoch_has_every_example_once_in_its_own_order() -> None:
+def test_an_epoch_has_every_example_once_in_its_own_order():
     one, two = stream(), stream(name="old")
     epochs = [[i for _ in range(4) for i in source.draw().tolist()] for source in (one, one, two)]
     assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_drawing_batches_does_not_change_the_random_state() -> None:
+def test_drawing_batches_does_not_change_the_random_state():
     source, state = stream(), torch.get_rng_state()
     for _ in range(9):
         source.draw()
@@ -53,7 +53,7 @@ def test_drawing_batches_does_not_change_the_random_state() -> None:
 
 
 @pytest.mark.parametrize("sized", [True, False])
-def test_an_empty_dataset_is_refused_by_name(sized: bool) -> None:
+def test_an_empty_dataset_is_refused_by_name(sized):
     source = stream(sized=False, size=0)
     if sized:
         loader = DataLoader([1], batch_size=2, drop_last=True)

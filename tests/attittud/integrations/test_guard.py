@@ -1,6 +1,4 @@
-"""Trainers that learn new data and keep old abilities follow the formulas that are written here
-with torch alone.
-"""
+"""Trainers that learn new data and keep old abilities follow the formulas written here."""
 
 import copy
 from pathlib import Path
@@ -10,13 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-
-pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-
-
 from transformers import Trainer, TrainerCallback
 
 from attittud import averages, weights_of
@@ -116,9 +107,6 @@ def token_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Te
     return -found * (labels != -100), labels != -100
 
 
-# ----------------------------------------------------------------------------------------- formulas
-
-
 class Reference:
     """The three updates, on gradients that torch.autograd.grad computes."""
 
@@ -161,7 +149,7 @@ class Reference:
 
 
 @pytest.mark.parametrize(("guard", "accumulated"), [("none", 1), ("a_gem", 1), ("kl", 3)])
-def test_a_run_follows_the_formula(tmp_path: Path, guard: str, accumulated: int) -> None:
+def test_a_run_follows_the_formula(tmp_path, guard, accumulated):
     start = llama().double()
     seen = Seen()
     run = trainer(
@@ -179,19 +167,16 @@ def test_a_run_follows_the_formula(tmp_path: Path, guard: str, accumulated: int)
     run.train()
     reference = Reference(guard, start)
     expected = [reference.train(*batches) for batches in run.batches]
-    assert (
-        len(expected) == len(seen.weights) == STEPS
-        and (expected[-1] - flat(start)).abs().max() > 0.02
-    )
-    assert (
-        max(float((x - y).abs().max()) for x, y in zip(seen.weights, expected, strict=True)) < 1e-6
-    )
+    assert len(expected) == len(seen.weights) == STEPS
+    assert (expected[-1] - flat(start)).abs().max() > 0.02
+    found = max(float((x - y).abs().max()) for x, y in zip(seen.weights, expected, strict=True))
+    assert found < 1e-6
     assert (guard != "a_gem") or 0 < reference.conflicts < STEPS
     assert len(curve(run, "loss_protected")) == (0 if guard == "none" else STEPS)
     assert curve(run, "loss_new") == pytest.approx(curve(run), rel=1e-3)
 
 
-def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path: Path) -> None:
+def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path):
     args = {"gradient_accumulation_steps": 2}
     guarded = trainer(tmp_path, guard="none", args=args)
     stock = Trainer(
@@ -212,7 +197,7 @@ def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path: P
     assert curve(guarded) == curve(stock) and torch.equal(flat(guarded.model), flat(stock.model))
 
 
-def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_run(tmp_path):
     args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
     whole = trainer(tmp_path, args=args)
     whole.train()
@@ -221,10 +206,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     assert curve(resumed) == curve(whole) and torch.equal(flat(resumed.model), flat(whole.model))
 
 
-# ----------------------------------------------------------------------------------- the divergence
-
-
-def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Path) -> None:
+def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path):
     """With dropout too: it is off where the model is compared with the start model."""
     found = []
     for guard in ("kl", "none"):
@@ -235,13 +217,11 @@ def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Pa
         run.train()
         found.append(flat(model))
     assert torch.equal(*found)
-    assert (
-        model.model.layers[0].self_attn.attention_dropout == 0.5
-        and model.model.layers[1].mlp.act_fn[1].training
-    )
+    assert model.model.layers[0].self_attn.attention_dropout == 0.5
+    assert model.model.layers[1].mlp.act_fn[1].training
 
 
-def test_adapters_of_an_earlier_training_belong_to_the_start_model(tmp_path: Path) -> None:
+def test_adapters_of_an_earlier_training_belong_to_the_start_model(tmp_path):
     peft = pytest.importorskip("peft", reason="needs peft")
     model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
     with torch.no_grad():
@@ -260,10 +240,7 @@ def test_adapters_of_an_earlier_training_belong_to_the_start_model(tmp_path: Pat
             assert torch.equal(run._start[name], parameter)
 
 
-# ------------------------------------------------------------------------------- what was forgotten
-
-
-def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -> None:
+def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path):
     held_out = rows(7, 5)
     seen = Seen()
     args = {
@@ -291,12 +268,8 @@ def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -
     lost = curve(run, "eval_forgetting")
     assert len(lost) == 2 and all("eval_forgetting" in names for names in seen.metrics)
     assert lost[-1] == pytest.approx(mean(run.model) - before, rel=1e-4) and lost[-1] != 0
-    assert averages(run.model, start, run.forgetting, [0, 1]) == pytest.approx(
-        {0: 0, 1: lost[-1]}, abs=1e-7
-    )
-
-
-# ----------------------------------------------------------------------------------------- refusals
+    found = averages(run.model, start, run.forgetting, [0, 1])
+    assert found == pytest.approx({0: 0, 1: lost[-1]}, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -310,14 +283,12 @@ def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -
         ({"args": {"metric_for_best_model": "eval_forgetting"}}, "greater_is_better"),
     ],
 )
-def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], culprit: str) -> None:
+def test_wrong_settings_are_refused(tmp_path, settings, culprit):
     with pytest.raises(ValueError, match=culprit):
         trainer(tmp_path, **settings)
 
 
-def test_protected_data_without_labels_that_count_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_protected_data_without_labels_that_count_are_refused(tmp_path):
     row = {"input_ids": [3, 4, 5, 6], "labels": [-100] * 4}
 
     def collator(batch: list[dict[str, list[int]]]) -> dict[str, Tensor]:

@@ -1,17 +1,12 @@
 """Guards on TRL's trainers: packing, preference pairs, figures of TRL, and the example."""
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
-
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
-
 pytest.importorskip("trl", reason="needs trl")
-
 
 pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
 
@@ -33,7 +28,7 @@ class GuardedDPO(GuardMixin, DPOTrainer):
     pass
 
 
-def test_packing_accumulation_and_checkpointing(tmp_path: Path) -> None:
+def test_packing_accumulation_and_checkpointing(tmp_path):
     args = {
         "packing": True,
         "gradient_accumulation_steps": 2,
@@ -59,7 +54,7 @@ def test_packing_accumulation_and_checkpointing(tmp_path: Path) -> None:
     assert curve(run, "loss_new") == pytest.approx(curve(run), rel=1e-3)
 
 
-def test_dpo_works_with_protected_text(tmp_path: Path) -> None:
+def test_dpo_works_with_protected_text(tmp_path):
     """New data are pairs; what is protected is plain text, with a collator of its own."""
     tokenizer = make_tokenizer()
     tokens = text(8, [1], seed=2).map(lambda row: tokenizer(row["text"]), remove_columns="text")
@@ -79,9 +74,7 @@ def test_dpo_works_with_protected_text(tmp_path: Path) -> None:
     assert len(curve(run, "loss_protected")) == 3 and run.forgetting() != 0
 
 
-def test_the_example_learns_and_the_guard_keeps_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_learns_and_the_guard_keeps_more(tmp_path, capsys):
     runs = {guard: main([str(tmp_path / guard), "--guard", guard]) for guard in ("none", "kl")}
     assert all(curve(run, "eval_loss")[-1] < 1.5 for run in runs.values())
     assert runs["kl"].forgetting() < runs["none"].forgetting()

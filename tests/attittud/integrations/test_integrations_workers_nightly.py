@@ -1,6 +1,4 @@
-"""Two workers under each framework's own launcher rules train as one process does on the joined
-batches.
-"""
+"""Two workers under each framework's launcher train as one process does on the joined batches."""
 
 import json
 import os
@@ -13,9 +11,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
-
 pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
-
 
 pytest.importorskip("lightning", reason="needs the extra 'lightning'")
 
@@ -27,17 +23,13 @@ from tests.helpers.two_workers import RUNS
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.filterwarnings(
-        "ignore:There is a performance drop because we have not yet implemented the batching rule"
+        "ignore:There is a performance drop because we have not yet implemented the batching rule",
+        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning",
+        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+        "ignore:The '.*_dataloader' does not have many workers",
+        "ignore:Checkpoint directory .* exists and is not empty",
+        "ignore:Starting from v1.9.0, `tensorboardX` has been removed",
     ),
-    pytest.mark.filterwarnings(
-        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
-    ),
-    pytest.mark.filterwarnings(
-        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
 ]
 
 
@@ -73,11 +65,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.parametrize("name", RUNS)
 def test_two_workers_train_like_one_process_on_the_joined_batch(
-    workers: list[dict[str, list[float]]],
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    workers, name, tmp_path, monkeypatch
+):
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
     alone = RUNS[name](str(tmp_path))

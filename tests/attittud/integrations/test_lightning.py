@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.utils import parameters_to_vector
-
-pytest.importorskip("lightning", reason="needs the extra 'lightning'")
-
-
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.nn.utils import parameters_to_vector
 
 from attittud import Eta, Guide
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
@@ -22,21 +18,17 @@ from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-
 sys.path.insert(0, str(EXAMPLES))
 
 
 from lightning_module import Closer, make_trainer  # noqa: E402 - the path is set above
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
-]
-
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+    "ignore:The '.*_dataloader' does not have many workers",
+    "ignore:Checkpoint directory .* exists and is not empty",
+    "ignore:Starting from v1.9.0, `tensorboardX` has been removed",
+)
 
 QUIET = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
 
@@ -82,10 +74,8 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 
 
 @pytest.mark.nightly
-def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
-    """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is
-    two steps old.
-    """
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
+    """Killed at step 10, in the third epoch; the basis at the end of the second is stale."""
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     assert saved["since_refresh"] == 2 and saved["refreshes"] == 3
@@ -95,7 +85,7 @@ def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [1, {"version": 1}], ids=repr)
-def test_a_checkpoint_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
+def test_a_checkpoint_entry_of_a_wrong_type_is_refused(tmp_path, wrong):
     run(tmp_path, closer(), max_epochs=1)
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
@@ -118,15 +108,14 @@ class Stock(Closer):
         self.log_dict({"loss_primary": primary.detach(), "loss_auxiliary": auxiliary.detach()})
 
 
-def test_equal_weights_reproduce_plain_training(tmp_path: Path) -> None:
+def test_equal_weights_reproduce_plain_training(tmp_path):
     guided = run(tmp_path / "a", closer(eta=Eta(neutral=1, helpful=1, harmful=1)))
     stock = run(tmp_path / "b", closer(Stock))
     for mine, theirs in zip(guided, stock, strict=True):
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=2e-5)
     for step in guided:
-        assert sum(
-            step[f"attittud/share_{part}"] for part in ("neutral", "helpful", "harmful")
-        ) == pytest.approx(1)
+        found = sum(step[f"attittud/share_{part}"] for part in ("neutral", "helpful", "harmful"))
+        assert found == pytest.approx(1)
 
 
 class Plain(AttittudMixin, LightningModule):
@@ -182,7 +171,7 @@ def expected() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
+def test_a_step_equals_a_step_of_a_guide_alone(tmp_path, micro_batches):
     module = closer(Plain, micro_batches=micro_batches)
     run(tmp_path, module, max_epochs=1)
     assert torch.allclose(
@@ -191,10 +180,8 @@ def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: in
     assert (module.before, module.after) == (2 * micro_batches, 1)
 
 
-def test_the_precision_plugin_scales_the_losses(tmp_path: Path) -> None:
-    """Unscaled by the plugin before the step: without scaling the update would be 1024 times too
-    small.
-    """
+def test_the_precision_plugin_scales_the_losses(tmp_path):
+    """Without scaling the update would be 1024 times too small."""
     module = closer(Plain)
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
     run(tmp_path, module, max_epochs=1, plugins=[plugin])
@@ -220,7 +207,7 @@ class Judged(Closer):
         self.log_dict({"loss_primary": primary.detach().mean()})
 
 
-def test_eta_auto_works_with_judges(tmp_path: Path) -> None:
+def test_eta_auto_works_with_judges(tmp_path):
     auto = {"eta": "auto", "judge_every": 1}
     run(tmp_path, closer(Judged, **auto), max_epochs=3)
     resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
@@ -235,7 +222,7 @@ def test_eta_auto_works_with_judges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
-def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -> None:
+def test_strategies_that_hide_gradients_are_refused(tmp_path, name):
     """They are refused by name: neither strategy can be made without its GPUs."""
     hiding = type(name, (SingleDeviceStrategy,), {})
     with pytest.raises(ValueError, match=name):

@@ -1,39 +1,22 @@
-"""The Trainer's loss as a vector over the examples: own loss functions, fused and foreign
-losses.
-"""
+"""The Trainer's loss as a vector over the examples: own, fused and foreign losses."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-
-pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-
-
 import transformers
 
 from attittud.integrations.objective import Cut
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
 from tests.helpers.pages import DOCS, blocks
-from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, llama, sequences
+from tests.helpers.trainers import WARNINGS, classifier, curve, guided, llama, sequences
 
 pytestmark = WARNINGS
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    transformers.utils.logging.disable_progress_bar()
-
-
-def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
-    """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary
-    side.
-    """
+def test_a_users_own_loss_functions_are_used(tmp_path):
+    """Every sequence has the same weight; the auxiliary loss is of another kind."""
     seen = []
 
     def primary(model: Any, inputs: Any) -> torch.Tensor:
@@ -42,12 +25,10 @@ def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
         seen.append(losses.detach())
         return losses
 
-    trainer = AttittudTrainer(
-        model=llama(),
-        args=arguments(tmp_path, gradient_accumulation_steps=2, max_steps=2),
-        train_dataset=sequences(16, [1], 1),
+    trainer = guided(
+        tmp_path,
+        {"gradient_accumulation_steps": 2, "max_steps": 2},
         auxiliary_datasets={"flat": sequences(12, [1], 2)},
-        guide=SUM,
         primary_losses=primary,
         auxiliary_losses={"flat": lambda model, inputs: model(**inputs).logits.square().mean()},
     )
@@ -57,9 +38,7 @@ def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
     assert all(loss < 0.1 for loss in curve(trainer, "loss_flat"))
 
 
-def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(
-    tmp_path: Path,
-) -> None:
+def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(tmp_path):
     """The function of docs/frameworks.md: four auxiliary labels beside a model of two."""
     (block,) = (
         x
@@ -68,38 +47,23 @@ def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(
     )
     exec(block, names := dict[str, Any]())
 
-    def examples(count: int, labels: int) -> list[dict[str, torch.Tensor]]:
-        rows = torch.arange(count)[:, None] + torch.arange(6)
+    def examples(labels: int) -> list[dict[str, torch.Tensor]]:
+        rows = torch.arange(16)[:, None] + torch.arange(6)
         mask = torch.ones(6, dtype=torch.long)
         return [
             {"input_ids": row % 20, "attention_mask": mask, "labels": row[0] % labels}
             for row in rows
         ]
 
-    sizes = {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(vocab_size=20, **sizes)
-    )
+    model = classifier(labels=2)
     model.other = torch.nn.Linear(model.config.hidden_size, 4)
     before = model.other.weight.detach().clone()
-    trainer = AttittudTrainer(
-        model=model,
-        args=arguments(tmp_path, max_steps=2),
-        train_dataset=examples(16, 2),
-        auxiliary_datasets={"web": examples(16, 4)},
-        guide=SUM,
-        **names["settings"],
-    )
+    data = {"train_dataset": examples(2), "auxiliary_datasets": {"web": examples(4)}}
+    trainer = guided(tmp_path, {"max_steps": 2}, model=model, **data, **names["settings"])
     trainer.train()
     assert not torch.equal(model.other.weight, before)
-    assert all(
-        1.0 < loss < 2.0 for loss in curve(trainer, "loss_web")
-    )  # log 4 where nothing has been learned
+    # log 4 where nothing has been learned
+    assert all(1.0 < loss < 2.0 for loss in curve(trainer, "loss_web"))
 
 
 class Silent(torch.nn.Module):
@@ -118,15 +82,10 @@ class Silent(torch.nn.Module):
         return outputs
 
 
-def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None:
+def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path):
     def trainer(always: bool) -> AttittudTrainer:
-        return AttittudTrainer(
-            model=Silent(llama(), always),
-            args=arguments(tmp_path, max_steps=2, remove_unused_columns=False),
-            train_dataset=sequences(16, [1], 1),
-            auxiliary_datasets=sequences(16, [1], 2),
-            guide=SUM,
-        )
+        args = {"max_steps": 2, "remove_unused_columns": False}
+        return guided(tmp_path, args, model=Silent(llama(), always))
 
     with pytest.raises(ValueError, match="Silent"):
         trainer(always=True).train()
@@ -146,7 +105,7 @@ class Pairs(torch.nn.Module):
         return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.score(x).tanh())
 
 
-def test_each_pair_of_rows_has_the_gradient_of_a_batch_with_this_pair_alone() -> None:
+def test_each_pair_of_rows_has_the_gradient_of_a_batch_with_this_pair_alone():
     def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
         chosen, rejected = model(x).logits.chunk(2)
         return -torch.nn.functional.logsigmoid(3 * (chosen - rejected)).mean()

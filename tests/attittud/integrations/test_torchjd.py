@@ -6,10 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-
-pytest.importorskip("torchjd", reason="needs the extra 'torchjd'")
-
-
 from torchjd.autojac import backward, jac_to_grad
 
 from attittud import Eta, Guide
@@ -27,7 +23,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("rank", [3, 10])
-def test_the_update_equals_the_update_of_a_guide(rank: int) -> None:
+def test_the_update_equals_the_update_of_a_guide(rank):
     first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
     model, losses, (one, two) = problem()
     Guide(
@@ -44,7 +40,7 @@ def test_the_update_equals_the_update_of_a_guide(rank: int) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_one_primary_row_gives_one_sided_pcgrad(sign: int) -> None:
+def test_one_primary_row_gives_one_sided_pcgrad(sign):
     primary, auxiliary = torch.randn(20).double(), torch.randn(20).double()
     inner = primary @ auxiliary
     auxiliary = auxiliary * inner.sign() * sign
@@ -57,13 +53,13 @@ def test_one_primary_row_gives_one_sided_pcgrad(sign: int) -> None:
     assert torch.allclose(found, primary + projected)
 
 
-def test_equal_weights_add_the_rows() -> None:
+def test_equal_weights_add_the_rows():
     rows = torch.randn(7, 30)
     found = Attittud(Eta(neutral=2, helpful=2, harmful=2), primary_weight=0.5, primary_rows=4)(rows)
     assert torch.allclose(found, 0.5 * rows[:4].mean(0) + 2 * rows[4:].sum(0), rtol=1e-5, atol=1e-6)
 
 
-def test_wrong_numbers_of_rows_and_etas_are_refused() -> None:
+def test_wrong_numbers_of_rows_and_etas_are_refused():
     with pytest.raises(ValueError, match="auxiliary"):
         Attittud(Eta(1, 1, 0), primary_rows=3)(torch.randn(3, 5))
     with pytest.raises(ValueError, match="2 Etas"):
@@ -72,7 +68,7 @@ def test_wrong_numbers_of_rows_and_etas_are_refused() -> None:
         Attittud(Eta(1, 1, 0), primary_rows=0)
 
 
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs(capsys):
     import torchjd_aggregator
 
     torchjd_aggregator.main()

@@ -1,34 +1,25 @@
-"""Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear
-refusals.
-"""
+"""Hugging Face's Trainer: the stock one's losses, the same run after a kill, and refusals."""
 
 import shutil
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-
-pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-
-
 import transformers
 from transformers import Trainer
 
 from attittud import Eta, preset
-from attittud.integrations.transformers import FOLDER, AttittudTrainer, load_guide
+from attittud.integrations.transformers import FOLDER, AttittudTrainer, check_trainer, load_guide
 from tests.helpers.processes import exit_code
 from tests.helpers.trainers import (
     EXAMPLES,
-    NUMBERS,
     SUM,
     WARNINGS,
     arguments,
+    classifier,
     curve,
+    guided,
     llama,
     make_trainer,
     sequences,
@@ -36,26 +27,6 @@ from tests.helpers.trainers import (
 )
 
 pytestmark = WARNINGS
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    transformers.utils.logging.disable_progress_bar()
-
-
-def classifier() -> transformers.PreTrainedModel:
-    torch.manual_seed(3)
-    config = transformers.BertConfig(
-        vocab_size=NUMBERS,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_labels=3,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return transformers.BertForSequenceClassification(config)
 
 
 def classes(count: int, seed: int) -> list[dict[str, Any]]:
@@ -71,13 +42,10 @@ def classes(count: int, seed: int) -> list[dict[str, Any]]:
         pytest.param("smoothed", 1, marks=pytest.mark.nightly),
     ],
 )
-def test_equal_weights_reproduce_the_stock_trainer(
-    tmp_path: Path, kind: str, accumulate: int
-) -> None:
-    """20 sequences of different lengths in batches of 4: the window at the end of an epoch is a
-    short one.
-    """
-    smoothing = 0.1 if kind == "smoothed" else 0.0
+def test_equal_weights_reproduce_the_stock_trainer(tmp_path, kind, accumulate):
+    """20 sequences in batches of 4: the window at the end of an epoch is a short one."""
+    args = {"gradient_accumulation_steps": accumulate}
+    args["label_smoothing_factor"] = 0.1 if kind == "smoothed" else 0.0
     runs = []
     for cls in (AttittudTrainer, summed(AttittudTrainer, Trainer)):
         model, data = (
@@ -85,42 +53,29 @@ def test_equal_weights_reproduce_the_stock_trainer(
             if kind == "classes"
             else (llama(), lambda n, s: sequences(n, [1], s))
         )
-        trainer = cls(
-            model=model,
-            args=arguments(
-                tmp_path, gradient_accumulation_steps=accumulate, label_smoothing_factor=smoothing
-            ),
-            train_dataset=data(20, 1),
-            auxiliary_datasets={"one": data(12, 2), "two": data(30, 3)},
-            guide=SUM,
-        )
+        others = {"one": data(12, 2), "two": data(30, 3)}
+        given = {"model": model, "train_dataset": data(20, 1), "auxiliary_datasets": others}
+        trainer = guided(tmp_path, args, cls, **given)
         trainer.train()
         runs.append((curve(trainer), list(trainer.model.parameters())))
-    (guided, found), (stock, expected) = runs
-    assert len(guided) == 6 and stock[-1] < stock[0]
-    assert guided == pytest.approx(stock, rel=2e-5)
+    (ours, found), (stock, expected) = runs
+    assert len(ours) == 6 and stock[-1] < stock[0]
+    assert ours == pytest.approx(stock, rel=2e-5)
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.allclose(mine, theirs, atol=2e-4)
 
 
-def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path: Path) -> None:
+def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path):
     """The other run uses nothing of ours: neither the data nor the step."""
-    data, settings = (
-        sequences(20, [1], 1),
-        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "weight_decay": 0.1},
-    )
+    data = sequences(20, [1], 1)
+    settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "weight_decay": 0.1}
     stock = Trainer(model=llama(), args=arguments(tmp_path, **settings), train_dataset=data)
-    guided = AttittudTrainer(
-        model=llama(),
-        args=arguments(tmp_path, **settings),
-        train_dataset=data,
-        auxiliary_datasets=sequences(8, [1], 2),
-        guide=preset("primary_only") | {"rank": 3},
-    )
+    guide = preset("primary_only") | {"rank": 3}
+    ours = guided(tmp_path, settings, train_dataset=data, guide=guide)
     stock.train()
-    guided.train()
-    assert curve(guided, "loss_primary") == pytest.approx(curve(stock), rel=2e-5)
-    assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
+    ours.train()
+    assert curve(ours, "loss_primary") == pytest.approx(curve(stock), rel=2e-5)
+    assert curve(ours, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
 
 
 KILLED = """
@@ -140,14 +95,10 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 
 
 @pytest.mark.nightly
-def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
-    """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in
-    the middle of an epoch.
-    """
-    assert (
-        exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed")))
-        == -signal.SIGKILL
-    )
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
+    """Dropout is on, and the checkpoint is in the middle of an epoch, with a stale basis."""
+    found = exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed")))
+    assert found == -signal.SIGKILL
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     whole.train()
     resumed = make_trainer(str(tmp_path / "killed"), max_steps=12, disable_tqdm=True)
@@ -161,7 +112,7 @@ def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert curve(forgetful) != curve(whole)
 
 
-def test_a_run_resumes_at_the_end_of_an_epoch_after_a_short_accumulation(tmp_path: Path) -> None:
+def test_a_run_resumes_at_the_end_of_an_epoch_after_a_short_accumulation(tmp_path):
     settings = {"gradient_accumulation_steps": 3, "max_steps": 8, "disable_tqdm": True}
     whole = make_trainer(str(tmp_path), **settings)
     whole.train()
@@ -170,7 +121,7 @@ def test_a_run_resumes_at_the_end_of_an_epoch_after_a_short_accumulation(tmp_pat
     assert_same_run(resumed, whole)
 
 
-def test_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_by_name(tmp_path):
     trainer = make_trainer(str(tmp_path), max_steps=2, save_steps=2, disable_tqdm=True)
     trainer.train()
     folder = tmp_path / "checkpoint-2"
@@ -188,41 +139,22 @@ def assert_same_run(resumed: Trainer, whole: Trainer) -> None:
         assert torch.equal(mine, theirs)
 
 
-def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
-    trainer = AttittudTrainer(
-        model=llama(),
-        args=arguments(tmp_path),
-        train_dataset=sequences(16, [1], 1),
-        data_collator=transformers.DataCollatorWithFlattening(),
-        auxiliary_datasets=sequences(16, [1], 2),
-        guide=SUM,
-    )
+def test_a_packed_primary_batch_is_refused(tmp_path):
+    trainer = guided(tmp_path, data_collator=transformers.DataCollatorWithFlattening())
     with pytest.raises(ValueError, match="primary batch"):
         trainer.train()
 
 
-def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path) -> None:
-    """Judges are asked every second step, and the run is resumed. Counting down earns less than
-    counting up, the primary task.
-    """
-
-    def auto() -> AttittudTrainer:
-        return AttittudTrainer(
-            model=llama(),
-            args=arguments(
-                tmp_path,
-                gradient_accumulation_steps=2,
-                save_strategy="steps",
-                save_steps=5,
-                max_steps=8,
-            ),
-            train_dataset=sequences(20, [1], 1),
-            auxiliary_datasets={"up": sequences(12, [1], 2), "down": sequences(12, [-1], 3)},
-            judge_dataset=sequences(6, [1], 4),
-            guide={"eta": "auto", "rank": 3, "refresh_every": 3, "judge_every": 2},
-        )
-
-    whole, resumed = auto(), auto()
+def test_eta_auto_works_with_judges_and_resumes(tmp_path):
+    """Counting down earns less than counting up, the primary task."""
+    args = {"gradient_accumulation_steps": 2, "max_steps": 8}
+    args |= {"save_strategy": "steps", "save_steps": 5}
+    settings = {
+        "auxiliary_datasets": {"up": sequences(12, [1], 2), "down": sequences(12, [-1], 3)},
+        "judge_dataset": sequences(6, [1], 4),
+        "guide": {"eta": "auto", "rank": 3, "refresh_every": 3, "judge_every": 2},
+    }
+    whole, resumed = (guided(tmp_path, args, **settings) for _ in range(2))
     whole.train()
     assert whole.auxiliary.drawn["judge_dataset"] == 4
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
@@ -235,36 +167,69 @@ def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path) -> None:
     )
 
 
-def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
-    def trainer(eta: Any, judges: Any) -> AttittudTrainer:
-        return AttittudTrainer(
-            model=llama(),
-            args=arguments(tmp_path),
-            auxiliary_datasets={"web": []},
-            guide={"eta": eta},
-            judge_dataset=judges,
-        )
+@pytest.mark.parametrize(
+    ("wrong", "culprit"),
+    [
+        ({"guide": {"eta": "auto"}}, "judge_dataset="),
+        ({"guide": {"eta": Eta(1, 1, 0)}, "judge_dataset": [{}]}, "judge_dataset="),
+        ({"auxiliary_collators": {"wbe": None}}, "wbe"),
+        ({"auxiliary_losses": {"wbe": None}}, "wbe"),
+        ({"guide": preset("flip") | {"rank": 0}}, "rank must be"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_are_refused_at_once(tmp_path, wrong, culprit):
+    with pytest.raises(ValueError, match=culprit):
+        guided(tmp_path, auxiliary_datasets={"web": []}, **wrong)
 
-    with pytest.raises(ValueError, match="judge_dataset="):
-        trainer("auto", None)
-    with pytest.raises(ValueError, match="judge_dataset="):
-        trainer(Eta(1, 1, 0), sequences(4, [1], 1))
+
+@pytest.mark.parametrize(
+    ("name", "value", "culprit"),
+    [
+        ("packing", True, "packing=True"),
+        ("padding_free", True, "padding_free=True"),
+        ("_n_gpu", 2, "DataParallel"),
+        ("activation_offloading", True, "activation_offloading"),
+        ("optim", "lomo", "lomo"),
+    ],
+)
+def test_refusals_name_the_culprit(tmp_path, name, value, culprit):
+    trainer = make_trainer(str(tmp_path))
+    check_trainer(trainer)
+    assert trainer.args.n_gpu <= 1  # reads the setting that is overwritten next
+    setattr(trainer.args, name, value)
+    with pytest.raises(ValueError, match=culprit):
+        check_trainer(trainer)
 
 
-def test_unknown_dataset_names_are_refused_at_once(tmp_path: Path) -> None:
-    for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
-        with pytest.raises(ValueError, match="wbe"):
-            AttittudTrainer(
-                model=llama(),
-                args=arguments(tmp_path),
-                auxiliary_datasets={"web": []},
-                guide=preset("flip"),
-                **wrong,
-            )
-    with pytest.raises(ValueError, match="rank must be"):
-        AttittudTrainer(
-            model=llama(),
-            args=arguments(tmp_path),
-            auxiliary_datasets={"web": []},
-            guide=preset("flip") | {"rank": 0},
-        )
+@pytest.mark.parametrize(
+    ("given", "culprit"),
+    [
+        ({"auxiliary_dataset": []}, "'auxiliary_datasets'"),
+        ({"auxiliary_datasets": [], "eval_data": []}, "'eval_data'"),
+    ],
+    ids=str,
+)
+def test_misspelt_arguments_are_named(given, culprit):
+    with pytest.raises(TypeError, match=culprit):
+        AttittudTrainer(**({"guide": SUM} | given))
+
+
+@pytest.mark.parametrize("where", ["web", "judge_dataset"])
+def test_labels_without_an_output_of_the_model_are_named(tmp_path, where):
+    def rows(*labels: int) -> list[dict[str, Any]]:
+        return [{"input_ids": [2, 3], "labels": label} for label in labels]
+
+    data = {"web": rows(0, 1, 2), "judge_dataset": rows(0, 1)}
+    data[where] = rows(1, 5)
+    trainer = guided(
+        tmp_path,
+        {"max_steps": 1},
+        model=classifier(),
+        train_dataset=rows(0, 1, 2, 1),
+        auxiliary_datasets={"web": data["web"]},
+        judge_dataset=data["judge_dataset"],
+        guide={"eta": "auto", "rank": 2},
+    )
+    with pytest.raises(ValueError, match=where):
+        trainer.train()

@@ -1,6 +1,4 @@
-"""TRL's trainers under the mixin, and LoRA models: their own losses, shared out among the
-examples.
-"""
+"""TRL's trainers under the mixin, and LoRA models: their losses, shared out among the examples."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,9 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
-
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
-
 pytest.importorskip("trl", reason="needs trl")
-
 
 pytest.importorskip("peft", reason="needs peft")
 
@@ -58,10 +53,8 @@ def dpo(folder: Path, cls: type = GuidedDPO, **settings: Any) -> GuidedDPO:
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
-    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO also has
-    plain text.
-    """
+def test_the_example_resumes_to_the_same_run(tmp_path, kind):
+    """A checkpoint after 4 steps, in the middle of an interval of 3. DPO also has plain text."""
     settings = {"max_steps": 6, "save_steps": 4, "disable_tqdm": True}
     whole, resumed = (MAKE[kind](str(tmp_path), **settings) for _ in range(2))
     whole.train()
@@ -71,7 +64,7 @@ def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
     assert curve(whole, "loss_updown")[-1] < curve(whole, "loss_updown")[0]
 
 
-def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
+def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path):
     runs = []
     for cls in (GuidedSFT, summed(GuidedSFT, SFTTrainer)):
         trainer = sft(tmp_path, cls, gradient_accumulation_steps=3)
@@ -80,7 +73,7 @@ def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
     assert runs[0] == pytest.approx(runs[1], rel=2e-5)
 
 
-def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
+def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path):
     runs = []
     for cls in (GuidedDPO, summed(GuidedDPO, DPOTrainer)):
         trainer = dpo(tmp_path, cls, gradient_accumulation_steps=2)
@@ -90,17 +83,14 @@ def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(
-    tmp_path: Path, loss_type: list[str]
-) -> None:
+def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path, loss_type):
     trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())
     with torch.no_grad():
         for parameter in parameters:
-            parameter.add_(
-                0.3 * torch.randn_like(parameter)
-            )  # away from the reference, where all pairs look alike
+            # away from the reference, where all pairs look alike
+            parameter.add_(0.3 * torch.randn_like(parameter))
     inputs = next(iter(trainer.get_train_dataloader()))
     pairs = inputs["input_ids"].shape[0] // 2
     cut = Cut(trainer.model)
@@ -118,7 +108,7 @@ def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(
             assert torch.allclose(mine, theirs, atol=1e-5 * max(scale, 1e-3))
 
 
-def test_lora_adapters_are_trained(tmp_path: Path) -> None:
+def test_lora_adapters_are_trained(tmp_path):
     """Only the adapters move, and a resumed run is the same run."""
     peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
     guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}

@@ -8,10 +8,7 @@ from attittud.basis.base import orthonormalise_
 from tests.helpers.long_rows import relative, rows
 
 __all__ = ["rows"]  # fixtures
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def test_transform_equals_a_matrix_product(rows):
@@ -60,19 +57,16 @@ def test_rows_are_copied_only_if_they_are_finite(rows, dtype):
 )
 def test_add_product_adds_a_matrix_product(k, m, size):
     """Into some of the columns of a larger matrix, with some of the columns of the weights."""
-    whole, weights = (
-        torch.randn(k, size + 100, device="cuda"),
-        torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m],
-    )
+    whole = torch.randn(k, size + 100, device="cuda")
+    weights = torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m]
     rows, before = torch.randn(m, size, device="cuda"), whole.clone()
     linalg.add_product_(whole[:, 50:-50], weights, rows)
     assert (
         relative(whole[:, 50:-50], before[:, 50:-50].double() + weights.double() @ rows.double())
         < 1e-6
     )
-    assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(
-        whole[:, -50:], before[:, -50:]
-    )
+    assert torch.equal(whole[:, :50], before[:, :50])
+    assert torch.equal(whole[:, -50:], before[:, -50:])
 
 
 def test_orthonormalised_rows_are_orthonormal(rows):
@@ -90,9 +84,7 @@ def test_dependent_rows_become_zero():
 
 @pytest.mark.parametrize("k", [8, 20])
 def test_rows_beyond_the_number_of_examples_become_zero(k):
-    """Four examples span four directions, also where few of the parameters carry all of the
-    gradient.
-    """
+    """Four examples span four directions, also where few parameters carry all of the gradient."""
     examples = torch.randn(4, 300_000, device="cuda")
     examples[:, 300:] *= 1e-6
     rows = torch.randn(k, 4, device="cuda") @ examples
@@ -110,9 +102,8 @@ def test_products_equal_float64(rows, dtype):
     scale = V.norm() * u.norm()
     assert float((found.rows_x - V @ u).norm() / scale) < 1e-13
     assert float((found.rows_y - V @ v).norm() / scale) < 1e-13
-    assert [float(z) for z in (found.xx, found.yy, found.xy)] == pytest.approx(
-        [float(u @ u), float(v @ v), float(u @ v)], rel=1e-12, abs=1e-9
-    )
+    shown = [float(z) for z in (found.xx, found.yy, found.xy)]
+    assert shown == pytest.approx([float(u @ u), float(v @ v), float(u @ v)], rel=1e-12, abs=1e-9)
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 3_000_001])
@@ -131,9 +122,8 @@ def test_the_inner_product_takes_every_second_number_of_a_vector():
     x, y = torch.randn(2, 1000, device="cuda")
     wanted = float(x[::2].double() @ y[::2].double())
     assert float(linalg.dot(x[::2], y[::2])) == pytest.approx(wanted, rel=1e-12)
-    assert float(linalg.dot(x[:500], y[::2])) == pytest.approx(
-        float(x[:500].double() @ y[::2].double()), rel=1e-12
-    )
+    found = float(linalg.dot(x[:500], y[::2]))
+    assert found == pytest.approx(float(x[:500].double() @ y[::2].double()), rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -153,3 +143,11 @@ def test_lift_with_zero_weights_is_exact(rows, c):
     assert torch.equal(
         linalg.lift_(rows, nothing, x.clone(), y.clone(), c, factor), c * x + 0.1 * y
     )
+
+
+def test_gram_matrices_equal_float64(rows):
+    assert relative(linalg.gram(rows), rows.double() @ rows.double().T) < 1e-13
+
+
+def test_gram_matrices_are_the_same_in_every_run(rows):
+    assert torch.equal(linalg.gram(rows), linalg.gram(rows))

@@ -6,13 +6,8 @@ import torch
 from attittud.engine.gradients import Windows
 from tests.helpers.long_rows import relative
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
-
-# ------------------------------------------------------------------------------------------ windows
 
 # examples, entries of each, input and output channels, space, window, stride, dilation, pads as in
 # F.pad, rows of weights
@@ -33,27 +28,10 @@ CONVOLUTIONS = {
 
 
 class Convolved:
-    """A convolution with made-up gradients, and what they add up to: a loop over the examples in
-    float64.
-    """
+    """A convolution with made-up gradients, and their sums by a loop in float64."""
 
-    def __init__(
-        self,
-        m,
-        each,
-        channels,
-        outputs,
-        space,
-        window,
-        stride,
-        dilation,
-        pads,
-        k,
-        *,
-        dtype,
-        last,
-        groups=1,
-    ):
+    def __init__(self, case, *, dtype, last):
+        m, each, channels, outputs, space, window, stride, dilation, pads, k = case
         random = torch.Generator("cuda").manual_seed(0)
         layout = torch.channels_last if last else torch.contiguous_format
 
@@ -61,19 +39,17 @@ class Convolved:
             return torch.randn(shape, generator=random, device="cuda")
 
         x = normal(m * each, channels, *space).to(dtype, memory_format=layout)
-        weight = normal(outputs, channels // groups, *window)
+        weight = normal(outputs, channels, *window)
         padded = torch.nn.functional.pad(x.double(), pads)
-        shape = torch.nn.functional.conv2d(
-            padded, weight.double(), None, stride, 0, dilation, groups
-        ).shape
-        gradient = normal(*shape).to(dtype, memory_format=layout)
+        output = torch.nn.functional.conv2d(padded, weight.double(), None, stride, 0, dilation)
+        gradient = normal(*output.shape).to(dtype, memory_format=layout)
         self.weights = normal(k, m)
-        self.piece = Windows(gradient, x, weight, m, (stride, dilation), pads, groups)
+        self.piece = Windows(gradient, x, weight, m, (stride, dilation), pads, 1)
         self.before = normal(k, *weight.shape)
         if last:
-            self.before = normal(k, outputs, *window, channels // groups).movedim(-1, 2)
+            self.before = normal(k, outputs, *window, channels).movedim(-1, 2)
         one_by_one = [
-            torch.nn.grad.conv2d_weight(a, weight.shape, b.double(), stride, 0, dilation, groups)
+            torch.nn.grad.conv2d_weight(a, weight.shape, b.double(), stride, 0, dilation)
             for a, b in zip(padded.split(each), gradient.split(each), strict=True)
         ]
         self.wanted = self.before.double() + torch.einsum(
@@ -89,7 +65,7 @@ class Convolved:
 @pytest.mark.parametrize(("dtype", "last"), [(torch.bfloat16, True), (torch.float16, False)])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_sums_over_windows_equal_torchs(case, dtype, last, monkeypatch):
-    made = Convolved(*CONVOLUTIONS[case], dtype=dtype, last=last)
+    made = Convolved(CONVOLUTIONS[case], dtype=dtype, last=last)
     monkeypatch.setattr(Windows, "_right", None)  # no windows are laid out
     found = made.sums()
     # Tensor cores cut digits off where they add. One wrong position of the large image would be

@@ -102,9 +102,6 @@ def test_a_step_uses_weights_from_the_scores_of_earlier_steps(basis, dtype):
     assert error(p.grads(), same.grads()) < (1e-12 if dtype == torch.float64 else 1e-5)
 
 
-# ----------------------------------------------------------------------------------------- the rule
-
-
 def record_of(*cosines: list[float]) -> TaskScores:
     record = TaskScores(torch.device("cpu"))
     for found in cosines:
@@ -126,9 +123,7 @@ def test_weights_stay_in_bounds(cosines):
 
 @pytest.mark.parametrize("hearings", [7, 150])
 def test_moments_follow_an_exponential_average(hearings):
-    """A twentieth of the mean is new with every answer; after many answers the mean is worth 39 of
-    them.
-    """
+    """A twentieth of the mean is new with every answer, so it is worth at most 39 of them."""
     random = torch.Generator().manual_seed(1)
     found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
     record = record_of(*found.tolist())
@@ -151,11 +146,9 @@ def test_weights_follow_the_documented_rule(centre, noise):
     """The same, number by number, from the sentences in docs/which-weights.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
-    score, spread, error = (
-        record.known[0].tolist(),
-        record.known[1].tolist(),
-        float(record.known[2][3]),
-    )
+    score = record.known[0].tolist()
+    spread = record.known[1].tolist()
+    error = float(record.known[2][3])
     assume(error > 1e-9)
     for part in range(3):
         difference = score[part] - score[3]
@@ -163,9 +156,6 @@ def test_weights_follow_the_documented_rule(centre, noise):
         believed = score[3] + difference * difference**2 / total
         want = (believed / error - 1) / 2
         assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
-
-
-# -------------------------------------------------------------------------------------- whole steps
 
 
 @pytest.mark.parametrize("part", ["neutral", "helpful", "harmful"])
@@ -193,9 +183,7 @@ def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(par
 
 
 def test_judges_from_the_auxiliary_data_drop_nothing():
-    """The judges are other examples than the step's, with their auxiliary loss: no part is dropped
-    beyond the batches' noise.
-    """
+    """The judges are other examples than the step's, with their auxiliary loss."""
     p = problem("mlp", torch.float64, m=12, n=400)
     guide = Guide(p.model, eta="auto", rank=3, refresh_every=5, judge_every=1)
     order = torch.Generator().manual_seed(3)
@@ -212,9 +200,6 @@ def test_judges_from_the_auxiliary_data_drop_nothing():
             judge=lambda at=rows[100:200]: losses(at, reduction="none"),
         )
     assert weights(report) == [1, 1, 1]
-
-
-# ----------------------------------------------------------------------------------------- promises
 
 
 def train(p: Problem, guide: Guide, steps: int, first: int = 0, scale=(1.0, 1.0, 1.0), **options):
@@ -365,9 +350,6 @@ def test_using_judges_does_not_wait_for_the_device():
     with Waits() as watch:
         guide.backward(losses, loss, judge=lambda: p.losses(JUDGES), refresh=False)
     assert not watch.seen
-
-
-# ------------------------------------------------------------------------------------------- errors
 
 
 def test_judges_are_needed_once():

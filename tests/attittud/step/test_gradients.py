@@ -16,9 +16,7 @@ WEIGHTS = {"a": 1.0, "b": 0.3, "c": -2.0}
 
 
 def collected(vectors, primary, rows, *, include_mean, early, parts=1):
-    """The gradients of some tasks; `early`: all are kept as vectors, because the primary gradient
-    may still grow.
-    """
+    """The gradients of some tasks; `early`: all are kept as vectors until the primary is known."""
     layout = Layout(nn.Linear(3, 4).double().named_parameters())
     basis = Stored(layout, len(rows), Workers())
     basis.replace(rows.clone(), torch.ones((), dtype=torch.bool))

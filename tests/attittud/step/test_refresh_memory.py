@@ -1,6 +1,4 @@
-"""How many vectors of the size of the model a step allocates, and what happens where they cannot
-fit.
-"""
+"""How many vectors of the model's size a step allocates, and what happens where they do not fit."""
 
 from functools import partial
 
@@ -67,9 +65,7 @@ def rows(basis: str) -> int:
     ],
 )
 def test_memory_of_backward(basis, with_grad, include_mean, engine):
-    """In addition to ``.grad``: k + 3 vectors where the basis is new, 3 where it is not, and never
-    an m x D tensor.
-    """
+    """Beside ``.grad``: k + 3 vectors where the basis is new, else 3, and never m x D numbers."""
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis, include_mean=include_mean, engine=engine)

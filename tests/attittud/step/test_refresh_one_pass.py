@@ -1,6 +1,4 @@
-"""Where the backward pass that `hooks` runs for J also gives the primary gradient, and that both
-stay the same to the bit.
-"""
+"""Where one backward pass of `hooks` also gives the primary gradient, both have the same bits."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -37,9 +35,7 @@ def counted(losses: Callable[[], Tensor], passes: list[int]) -> Callable[[], Ten
 
 
 def passes(p: Problem, amp=nullcontext, **options) -> int:
-    """Backward passes through the primary losses in the second refresh: the first one runs further
-    passes for its check.
-    """
+    """Backward passes through the primary losses in the second refresh, without the first check."""
     guide, found = guide_for(p, **options), list[int]()
     for _ in range(2):
         found.clear()
@@ -95,9 +91,7 @@ def trained(p: Problem) -> list[Tensor | None]:
 
 
 def lost_layout() -> Problem:
-    """Here the last bits of a bias' gradient depend on the layout of the gradient that arrives at
-    its convolution.
-    """
+    """A bias' gradient depends on the layout of the gradient that arrives at its convolution."""
     p = problem("channels_last", torch.float64, m=8)
     p.model.body[0].register_forward_hook(lambda module, args, out: Contiguous.apply(out))
     return p

@@ -109,16 +109,12 @@ def layer_drop(run: Run, number: int) -> None:
 
 
 def one_forward_in_turn(run: Run, number: int) -> None:
-    """The forward passes come before both losses, so that there are as many nodes between these
-    losses.
-    """
+    """The forward passes come first, so there are as many nodes between these losses."""
     run.ahead, run.together = True, number % 2 == 1
 
 
 def features_chosen(run: Run, number: int) -> None:
-    """Both forward passes are always made, so that there are as many nodes whichever features the
-    task takes.
-    """
+    """Both forward passes are made, so there are as many nodes whichever the task takes."""
     run.ahead, run.always, run.together = True, True, number % 2 == 1
 
 

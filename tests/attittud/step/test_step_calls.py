@@ -21,9 +21,7 @@ def network(tensors):
 
 
 def calls(tensors, *, refresh=False):
-    """The number of our own functions that a step calls, and of all functions, including C
-    functions.
-    """
+    """How many of our own functions, and how many of all functions, a step calls."""
     model = network(tensors)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine="loop")
     x, y = torch.randn(8, 16), torch.randint(3, (8,))

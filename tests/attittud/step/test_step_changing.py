@@ -15,17 +15,8 @@ from attittud import AccumulationWarning, Eta, Guide
 from tests.helpers import oracle
 from tests.helpers.zoo import Problem, problem
 
-MODELS = [
-    "mlp",
-    "frozen",
-    "unused",
-    "reused",
-    "layer_norm",
-    "cnn_group_norm",
-    "tied_module",
-    "embedding",
-    "transformer",
-]
+MODELS = ["mlp", "frozen", "unused", "reused", "layer_norm", "cnn_group_norm"]
+MODELS += ["tied_module", "embedding", "transformer"]
 ETAS = [(1, 1, 0), (1, 1, -1), (0, 1, 0), (1, 0, 0), (0.3, -0.7, 2.5), (-2, 0.5, 0.5)]
 ROUNDING = {None: 1e-9, torch.float32: 1e-6, torch.bfloat16: 2**-6}
 
@@ -40,7 +31,6 @@ def repeat_some(p: Problem, draw: random.Random, m: int) -> None:
 def rows(guide: Guide) -> Tensor:
     """V with columns in the order of the parameters, float64."""
     space = guide.subspace
-    assert space is not None and space.rows is not None
     return torch.stack(
         [torch.cat([part.reshape(-1) for part in space.split(row)]) for row in space.rows.double()]
     )
@@ -61,16 +51,12 @@ def check_rows(V: Tensor, J: Tensor, storage: torch.dtype | None) -> None:
 def test_every_step_follows_the_definition(seed):
     draw = random.Random(seed)
     warnings.simplefilter("ignore", AccumulationWarning)
-    name, basis, rank = (
-        draw.choice(MODELS),
-        draw.choice(["sketch", "svd", "exact"]),
-        draw.choice([1, 2, 4, 7]),
-    )
-    storage, eta, weight = (
-        draw.choice([None, None, torch.float32, torch.bfloat16]),
-        draw.choice(ETAS),
-        draw.choice([1, 0, 0.1]),
-    )
+    name = draw.choice(MODELS)
+    basis = draw.choice(["sketch", "svd", "exact"])
+    rank = draw.choice([1, 2, 4, 7])
+    storage = draw.choice([None, None, torch.float32, torch.bfloat16])
+    eta = draw.choice(ETAS)
+    weight = draw.choice([1, 0, 0.1])
     settings = {
         "eta": Eta(*eta),
         "primary_weight": weight,

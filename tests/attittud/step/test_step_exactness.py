@@ -1,6 +1,4 @@
-"""``Eta(c, c, c)`` is plain multitask training, bit for bit: what the two gradients give is what
-``.grad`` holds.
-"""
+"""``Eta(c, c, c)`` is plain multitask training, bit for bit."""
 
 from contextlib import nullcontext
 
@@ -14,14 +12,11 @@ from tests.helpers.zoo import Problem, problem
 WEIGHT = 0.3
 NAMES = ["mlp", "cnn_batch_norm", "transformer", "tied_module", "tied_function", "frozen", "unused"]
 
-
 NAMES += ["odd", "channels_last", "lstm"]
 
 
 def assert_exact(p: Problem, primary, auxiliary, c: float, weight: float = WEIGHT) -> None:
-    """Compare ``.grad`` with two ``torch.autograd.grad`` calls on the same graphs, parameter by
-    parameter.
-    """
+    """Compare ``.grad`` with two ``torch.autograd.grad`` calls on the same graphs."""
     g_p, g_a = gradients(primary.mean(), p.model), gradients(auxiliary, p.model)
     yield  # the caller runs the guide on these graphs
     for name, parameter in p.model.named_parameters():

@@ -1,6 +1,4 @@
-"""Ctrl-C at any line of a step leaves nothing behind: no hook, no half-written `.grad`, no state
-that harms the next step.
-"""
+"""Ctrl-C at any line of a step leaves nothing behind that harms the next step."""
 
 import contextlib
 import random
@@ -66,9 +64,8 @@ class Run:
         self.x = torch.randn(6, 4)
         self.y = torch.randint(3, (6,))
         body[1].train(form != "hooks")  # this engine refuses statistics of the batch
-        self.keep = torch.ones_like(
-            self.model["body"][4].weight
-        )  # one parameter has a gradient already
+        # one parameter has a gradient already
+        self.keep = torch.ones_like(self.model["body"][4].weight)
 
     def features(self):
         # Without dropout, so that gradients can be compared; BatchNorm on its own statistics, so
@@ -136,9 +133,7 @@ def same(left, right) -> bool:
 
 
 def left_behind(run, before, untouched, complete) -> list[str]:
-    """What an interrupted step has left that it should not; None for `complete` where no two steps
-    are the same.
-    """
+    """What an interrupted step has left; None for `complete` where no two steps are the same."""
     problems = []
     gradients = run.gradients()
     if not same(gradients, untouched) and complete is not None and not same(gradients, complete):

@@ -1,6 +1,4 @@
-"""A step that is refused changes nothing: later steps are bitwise the same as if it had never been
-tried.
-"""
+"""A step that is refused changes nothing: later steps have the bits of never having tried."""
 
 import copy
 import itertools
@@ -141,11 +139,9 @@ def test_a_refused_step_changes_nothing(wrong):
         for name in BASES
         if not {"scalar", "one"} & set(wrong.split()) or make_basis(name).needs == "jacobian"
     ]
-    basis, verbs, judged = (
-        draw.choice(bases),
-        draw.random() < 0.5,
-        "judge" in wrong or draw.random() < 0.2,
-    )
+    basis = draw.choice(bases)
+    verbs = draw.random() < 0.5
+    judged = "judge" in wrong or draw.random() < 0.2
     p = problem(draw.choice(MODELS), torch.float64)
     settings = {
         "eta": "auto" if judged else Eta(1, 0.5, -1),
@@ -193,9 +189,7 @@ def test_a_refused_step_changes_nothing(wrong):
 
 
 def test_a_basis_overwritten_by_a_refused_step_is_not_used():
-    """The second task's graph is gone, which is noticed only after the basis has been
-    overwritten.
-    """
+    """The second task's graph is gone, which shows only after the basis was overwritten."""
     model = nn.Linear(4, 3).double()
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
     x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,4 @@
-"""Workers with a shard of every parameter each (FSDP2): what they do and refuse, apart from the
-update of the joined batch.
-"""
+"""Workers with a shard of every parameter each (FSDP2): what they do and refuse."""
 
 import shutil
 import tempfile
@@ -20,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from attittud import Eta, Guide, checkpoint
 from attittud.workers.shards import _check_not_offloaded
 from tests.helpers.oracle import error
-from tests.helpers.processes import outcomes, run
+from tests.helpers.processes import run
 from tests.helpers.scenarios import ETA, M, N, World, message_of, sharded, twenty_steps, whole
 from tests.helpers.zoo import problem
 
@@ -90,9 +88,8 @@ def refusals():
     late = problem("mlp", m=8, n=8)
     guide = Guide(late.model, eta=ETA)
     guide.backward(primary=late.losses(at), auxiliary=late.loss(at))
-    late.model = sharded(
-        late.model, reshard_after_forward=False
-    )  # after a forward pass, parameters look whole
+    # after a forward pass, parameters look whole
+    late.model = sharded(late.model, reshard_after_forward=False)
     attempt("late", lambda: guide.backward(primary=late.losses(at), auxiliary=late.loss(at)))
     inner, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), torch.randn(4, 3)
     inner_guide, larger = Guide(inner, eta=ETA), nn.Sequential(inner)
@@ -115,9 +112,7 @@ def leaves_no_trace():
 
 
 def made_between_passes():
-    """A guide that is made after the forward pass, when FSDP2 may show whole parameters
-    (Lightning's is).
-    """
+    """A guide made after the forward pass, when FSDP2 may show whole parameters."""
     w = World("fsdp kept")
     primary, auxiliary = w.losses(w.share(0, M)), w.auxiliary(w.share(0, N))
     hidden = not any(hasattr(parameter, "to_local") for parameter in w.model.parameters())
@@ -157,9 +152,7 @@ def train(kind, first, steps, folder=None, save=False, **options):
 
 
 def in_a_hurry(kind, folder):
-    """Two workers that save and load at different speeds, and what they say where only one of them
-    has a damaged file.
-    """
+    """Two workers that save and load at different speeds; then one of them has a damaged file."""
     w = World(kind)
     guide = w.guide()
     w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
@@ -187,7 +180,6 @@ def in_a_hurry(kind, folder):
 
 pytestmark = pytest.mark.slow
 BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
-
 
 FEW = {"rank": 30}  # more than there are examples: the basis has fewer rows
 
@@ -358,21 +350,6 @@ def test_workers_wait_for_each_other_and_fail_together(behaved, folder):
         assert messages[2].startswith(f"{folder}/hurry of worker 1/guide.json: ")
 
 
-def one_dies():
-    w = World("fsdp")
-    guide = w.guide()
-    for i in range(3):
-        primary, auxiliary = w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12))
-        if w.number == 1 and i == 2:
-            raise SystemExit("this worker dies")
-        guide.backward(primary=primary, auxiliary=auxiliary)
-
-
-def test_a_lost_worker_makes_the_others_fail_with_a_message():
-    first, _ = outcomes(2, one_dies, patience=4, limit=60)
-    assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
-
-
 class Narrow(nn.Module):
     """Layers with a single output."""
 
@@ -410,9 +387,7 @@ def empty_shards():
 
 
 def test_workers_without_elements_of_some_parameters_work():
-    """They learn as well which parameters are the primary task's own; else sums over workers
-    differed in size.
-    """
+    """They too learn which parameters are the primary task's own; else sums differ in size."""
     (alone,) = run(1, empty_shards)
     for worker in run(2, empty_shards, limit=60):
         for (grads, shared), (expected, expected_shared) in zip(worker, alone, strict=True):

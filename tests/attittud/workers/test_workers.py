@@ -1,6 +1,4 @@
-"""Two and four workers, with replicas or shards of the model, give the update of one process on the
-joined batch.
-"""
+"""Two and four workers give the update of one process on the joined batch."""
 
 import math
 
@@ -86,9 +84,8 @@ def one():
 )
 def test_which_scenarios_report_norms(results, scenario, stated):
     for _, reports in (found["ddp", scenario, torch.float64] for found in results("replicas", 2)):
-        assert [not math.isnan(report[name]) for report in reports for name in NORMS] == [
-            yes for yes in stated for _ in NORMS
-        ]
+        shown = [not math.isnan(report[name]) for report in reports for name in NORMS]
+        assert shown == [yes for yes in stated for _ in NORMS]
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=FOUR)])
@@ -121,9 +118,7 @@ def test_update_equals_the_update_of_the_joined_batch(results, one, kind, count,
 
 
 def check_report(got, want, tolerance, may_lack):
-    """Replicas leave out what costs an exchange of the size of the model; on shards it costs a few
-    bytes.
-    """
+    """Replicas leave out what costs an exchange of the size of the model."""
     assert got.keys() == want.keys()
     for name, value in want.items():
         if not (name.split("/")[-1] in may_lack and math.isnan(got[name])):

@@ -14,10 +14,7 @@ from tests.helpers.oracle import error
 from tests.helpers.scenarios import ETA, whole
 from tests.helpers.zoo import problem
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,13 +4,41 @@ The size of a collective is the size of its tensor: the sum in an all-reduce, th
 all-gather or reduce-scatter.
 """
 
+from collections import Counter
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attittud import Eta
 from tests.helpers.processes import run
 from tests.helpers.scenarios import N, World
-from tests.helpers.watch_traffic import Traffic
+
+
+class Traffic(TorchDispatchMode):
+    """Number and bytes of the collectives inside the block; sizes are those of the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.sizes: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if func.namespace == "c10d" and name != "barrier":
+            # The first argument is what is written: the sum, the gathered whole, or the shard that
+            # a scatter leaves; of a scatter the second argument is the whole.
+            tensors = args[1] if "scatter" in name else args[0]
+            tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+            size = sum(
+                x.numel() * x.element_size() for x in torch.utils._pytree.tree_leaves(tensors)
+            )
+            self.calls[name] += 1
+            self.bytes[name] += size
+            self.sizes.append((name, size))
+        return func(*args, **kwargs or {})
+
 
 W = 2  # workers
 D, REST = 78, 6 * 7 + 7  # of the model "mlp": its body, and the two heads
@@ -36,9 +64,7 @@ def tasks_of(options):
 
 
 def replicas_step(options, *, norms=False):
-    """Bytes of a step: sums of D and of the other parameters; k-vectors, inner products and
-    counts.
-    """
+    """Bytes of a step: sums of D, k-vectors, inner products and counts."""
     tasks = tasks_of(options)
     mean = options.get("include_mean", False)
     numbers = W * (1 + tasks)
@@ -78,9 +104,7 @@ def shards_refresh(options):
 
 
 def steps(kind, options):
-    """The collectives of three steps: with a refresh that also agrees on shared parameters, without
-    a refresh, and with one.
-    """
+    """The collectives of three steps: with a refresh, without one, and with one."""
     w = World(kind, torch.float32)
     guide = w.guide(**options)
     sizes = []

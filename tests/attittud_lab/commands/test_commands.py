@@ -1,10 +1,9 @@
 """The commands that only print: `--version`, no command at all, and `schema`."""
 
 import json
-from pathlib import Path
 
 import attittud
-from tests.helpers.command_line import run
+from tests.helpers.commands import run
 
 
 def test_version_prints_the_version(capsys):
@@ -17,7 +16,7 @@ def test_without_a_command_all_commands_are_listed(capsys):
     assert "demo" in out
 
 
-def test_schema_prints_a_json_schema(tmp_path: Path, capsys) -> None:
+def test_schema_prints_a_json_schema(tmp_path, capsys):
     code, shown, _ = run("schema", capsys=capsys)
     assert code == 0
     assert run("schema", "-o", str(tmp_path / "s.json"), capsys=capsys)[0] == 0

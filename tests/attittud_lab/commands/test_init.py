@@ -2,23 +2,14 @@
 
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
-from tests.helpers.commands import JOB, call
+from tests.helpers.commands import call
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(JOB)
-
-
-def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml")
-        == 0
-    )
+def test_init_writes_a_configuration_that_train_reads(capsys):
+    found = call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml")
+    assert found == 0
     text = Path("mine.yaml").read_text()
     assert "share_head: true" in text  # it has the primary classes
     assert "train: 0.2" in text  # both are the same digits
@@ -31,7 +22,7 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     assert "digit" in capsys.readouterr().err
 
 
-def test_the_folder_of_the_classes_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_the_classes_is_named(capsys):
     for name in ("cat", "dog"):
         folder = Path("pictures/animals", name)
         folder.mkdir(parents=True)

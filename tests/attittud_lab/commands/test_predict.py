@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.helpers.command_line import run as typed
+from tests.helpers.commands import run as typed
 from tests.helpers.predictions import train, workplace
 
 PICTURES = "data/pictures/test"
@@ -44,13 +44,11 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_labels_give_an_accuracy(capsys):
     code, out, err = typed("predict", RUNS["pictures"], PICTURES, capsys=capsys)
     wanted = json.loads(Path(RUNS["pictures"], "result.json").read_text())["test"]["accuracy"]
-    assert (
-        code == 0
-        and err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
-    )
+    assert code == 0
+    assert err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
     assert [row["file"] for row in rows(out)] == sorted(map(str, Path(PICTURES).rglob("*.png")))
     code, _, err = typed("predict", RUNS["findings"], "data/findings.parquet", capsys=capsys)
     assert code == 0 and " on 144 known labels\n" in err
@@ -58,28 +56,20 @@ def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
 
 
-def test_predictions_can_be_written_to_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_can_be_written_to_files(tmp_path, capsys):
     for suffix in ("csv", "jsonl", "parquet"):
         path = tmp_path / f"out.{suffix}"
         code, out, err = typed(
             "predict", RUNS["words"], "data/reviews.csv", "--output", str(path), capsys=capsys
         )
-        assert (
-            code == 0
-            and out == ""
-            and f"48 predictions in {path}" in err
-            and path.stat().st_size > 100
-        )
+        assert code == 0
+        assert out == ""
+        assert f"48 predictions in {path}" in err
+        assert path.stat().st_size > 100
 
 
-def test_inputs_of_training_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By content: other names change nothing, and another picture under the same name is another
-    input.
-    """
+def test_inputs_of_training_are_counted(tmp_path, capsys, monkeypatch):
+    """By content: another name changes nothing, and another picture is another input."""
     new = Image.new("L", (8, 8), 77)
     old = sorted(Path("data/pictures/train").rglob("*.png"))[:2]
     for number, path in enumerate(old):
@@ -88,9 +78,8 @@ def test_inputs_of_training_are_counted(
     _, _, err = typed("predict", RUNS["pictures"], str(tmp_path), capsys=capsys)
     assert "2 of 3 inputs are also in" in err
     with monkeypatch.context() as patch:
-        patch.delattr(
-            "attittud_lab.predict.model.used_examples"
-        )  # nothing shows the count, so nothing is hashed
+        # nothing shows the count, so nothing is hashed
+        patch.delattr("attittud_lab.predict.model.used_examples")
         code, _, err = typed("predict", RUNS["pictures"], str(tmp_path), "--quiet", capsys=capsys)
         assert (code, err) == (0, "")
     with Path("data/reviews.csv").open(newline="") as file:
@@ -117,7 +106,7 @@ def damaged(tmp_path: Path) -> Path:
     return folder
 
 
-def test_damaged_images_can_be_left_out(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_images_can_be_left_out(damaged, capsys):
     command = ["predict", RUNS["pictures"], str(damaged), "--skip-broken"]
     code, out, err = typed(*command, capsys=capsys)
     assert code == 0 and [Path(row["file"]).name for row in rows(out)] == [
@@ -131,11 +120,9 @@ def test_damaged_images_can_be_left_out(damaged: Path, capsys: pytest.CaptureFix
     for name in "ace":
         (damaged / f"{name}.png").unlink()
     code, out, err = typed(*command, capsys=capsys)
-    assert (
-        code == 2
-        and out == ""
-        and "2 of 2 inputs cannot be read, so there is nothing to predict" in err
-    )
+    assert code == 2
+    assert out == ""
+    assert "2 of 2 inputs cannot be read, so there is nothing to predict" in err
 
 
 @pytest.mark.parametrize(
@@ -147,8 +134,6 @@ def test_damaged_images_can_be_left_out(damaged: Path, capsys: pytest.CaptureFix
     ],
     ids=str,
 )
-def test_mistakes_are_explained(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_explained(arguments, said, capsys):
     code, out, err = typed("predict", *arguments, capsys=capsys)
     assert code == 2 and out == "" and err.count("\n") == 1 and said in err

@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.portfolio import leaderboard
-from tests.helpers.commands import JOB, call
+from tests.helpers.commands import call
 from tests.helpers.processes import command
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(JOB)
-
-
-def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_writes_a_run_folder(capsys):
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
     assert "flip, seed 2: 10 steps" in out
@@ -39,17 +33,15 @@ def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
     assert capsys.readouterr().err == ""
     folder = Path("runs/job/flip/seed-2")
-    assert (
-        json.loads((folder / "result.json").read_text())["strategy"] == "flip"
-        and str(folder) in out
-    )
+    assert json.loads((folder / "result.json").read_text())["strategy"] == "flip"
+    assert str(folder) in out
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     assert "finished earlier" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
 
 
-def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> None:
+def test_joint_training_has_one_phase(capsys):
     assert call("train", "job.yaml", "training.mode=joint") == 0
     result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
     assert [phase["name"] for phase in result["phases"]] == ["guided"]
@@ -82,9 +74,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_mistakes_are_explained(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_explained(arguments, capsys):
     assert call("train", *arguments) == 2
     err = capsys.readouterr().err
     *_, message = err.splitlines()
@@ -92,12 +82,12 @@ def test_mistakes_are_explained(
     assert not list(Path().rglob("result.json"))
 
 
-def test_a_mistake_leaves_the_run_folder_free() -> None:
+def test_a_mistake_leaves_the_run_folder_free():
     assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
     assert call("train", "job.yaml") == 0
 
 
-def test_damaged_files_of_a_finished_run_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_files_of_a_finished_run_are_named(capsys):
     folder = Path("runs/job/auto/seed-0")
     assert call("train", "job.yaml", "--quiet") == 0
     model = (folder / "model.json").read_text()
@@ -111,7 +101,7 @@ def test_damaged_files_of_a_finished_run_are_named(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued() -> None:
+def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued():
     process = command(Path.cwd(), "train", "job.yaml", "training.guided.steps=100000")
     metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
     for _ in range(600):

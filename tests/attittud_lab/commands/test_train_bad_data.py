@@ -1,6 +1,4 @@
-"""`attittud train` with data and encoders that teach nothing: refused with the culprit and a cure,
-or trained with a warning.
-"""
+"""`attittud train` with data and encoders that teach nothing: refused, or told in a warning."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +9,7 @@ from PIL import Image
 
 from tests.helpers.commands import call
 from tests.helpers.data_parts import numbered, write
-from tests.helpers.texts import tiny_encoder
-from tests.helpers.vision import tiny_images
+from tests.helpers.texts import tiny_encoder, tiny_images
 
 SETTINGS = ["model=text-cnn", "portfolio.features=[tfidf]", "portfolio.learners=[linear]"]
 TEXTS = numbered(0, ["a", "b"] * 40)
@@ -24,8 +21,7 @@ data:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _data() -> None:
     Path("job.yaml").write_text(JOB)
     write(Path("own.jsonl"), TEXTS)
     write(Path("more.jsonl"), numbered(1000, ["a", "b"] * 30))
@@ -90,9 +86,7 @@ REFUSED: dict[Callable[[], str | None], str] = {
 
 
 @pytest.mark.parametrize("damage", REFUSED, ids=lambda damage: damage.__name__)
-def test_what_teaches_nothing_is_refused(
-    damage: Callable[[], str | None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_teaches_nothing_is_refused(damage, capsys):
     settings = [*SETTINGS, damage() or "seed=0"]
     assert call("train", "job.yaml", *settings) == 2
     *_, message = capsys.readouterr().err.splitlines()
@@ -101,9 +95,7 @@ def test_what_teaches_nothing_is_refused(
 
 
 @pytest.mark.parametrize("source", ["primary", "auxiliary"])
-def test_pictures_of_one_colour_are_refused(
-    source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_of_one_colour_are_refused(source, capsys):
     for number in range(60):
         for name in ("primary", "auxiliary"):
             folder = Path(name, "ab"[number % 2])
@@ -122,17 +114,13 @@ def test_pictures_of_one_colour_are_refused(
     assert message.startswith(f"attittud: {source}: all ") and "; " in message
 
 
-def test_a_source_of_one_primary_class_trains_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_source_of_one_primary_class_trains_with_a_warning(caplog):
     write(Path("more.jsonl"), numbered(1000, ["a"] * 60))
     assert call("train", "job.yaml", *SETTINGS) == 0
     assert "data.auxiliary.more: all its 60 examples have the class 'a'" in caplog.text
 
 
-def test_a_class_that_only_the_auxiliary_data_have_trains_without_a_shared_head(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_class_that_only_the_auxiliary_data_have_trains_without_a_shared_head(capsys):
     write(Path("more.jsonl"), numbered(1000, ["a", "b", "c"] * 20))
     assert call("train", "job.yaml", *SETTINGS) == 0
     assert call("train", "job.yaml", *SETTINGS, "data.auxiliary.more.share_head=true") == 2

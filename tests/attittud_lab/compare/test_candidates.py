@@ -19,7 +19,7 @@ from attittud_lab.config.schema import StrategyConfig
 from tests.helpers.comparisons import config
 
 
-def test_unspecified_settings_come_from_the_configured_strategy() -> None:
+def test_unspecified_settings_come_from_the_configured_strategy():
     job = config(
         "strategy.refresh_every=4",
         "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, {name: flip, rank: 10}, pcgrad, bloop, flip]",
@@ -58,16 +58,13 @@ def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
     return [variant.changes for variant in variants(strategy, config.compare, tuned=True)]
 
 
-def test_every_strategy_gets_the_same_number_of_drawn_settings() -> None:
+def test_every_strategy_gets_the_same_number_of_drawn_settings():
     multitask, pcgrad, pretrain = (
         tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain")
     )
     assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
-    assert multitask[0] == (
-        "training.guided.lr=1e-3",
-        "strategy.primary_weight=0.01",
-        "model.dropout=0",
-    )
+    expected = ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
+    assert multitask[0] == expected
     # Its fixed primary weight defines this strategy.
     assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
     assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
@@ -75,7 +72,7 @@ def test_every_strategy_gets_the_same_number_of_drawn_settings() -> None:
     assert len(tried(StrategyConfig(name="flip"), weights=[0.1, 1], draws=3)) == 6
 
 
-def test_drawn_settings_reach_the_run() -> None:
+def test_drawn_settings_reach_the_run():
     config = loads(
         json.dumps(
             {"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}
@@ -85,10 +82,8 @@ def test_drawn_settings_reach_the_run() -> None:
     for variant in variants(candidate.strategy, config.compare, tuned=True):
         made = job(config, candidate, variant, Budget(3, 2))
         values = dict(change.split("=") for change in variant.changes)
-        assert (
-            made.training.guided.lr == float(values["training.guided.lr"])
-            and made.training.guided.steps == 3
-        )
+        assert made.training.guided.lr == float(values["training.guided.lr"])
+        assert made.training.guided.steps == 3
         assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
         assert made.model.dropout == float(values["model.dropout"])
 

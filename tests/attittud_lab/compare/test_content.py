@@ -25,7 +25,7 @@ def run(
     )
 
 
-def test_damaged_results_are_refused() -> None:
+def test_damaged_results_are_refused():
     assert checked(run()) == run()
     for damaged in (
         run(seconds=0.0),

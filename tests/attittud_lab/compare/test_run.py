@@ -1,6 +1,4 @@
-"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, continuation, bad
-input.
-"""
+"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, bad input."""
 
 import json
 import shutil
@@ -18,12 +16,12 @@ from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError
-from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
+from tests.helpers.comparisons import JOB, config, finished, trained
 
 __all__ = ["finished", "trained"]  # fixtures
 
 
-def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_both_tables_hold_every_strategy(finished):
     folder, result = finished
     assert json.loads((folder / "comparison.json").read_text()) == result
     steps, seconds = result["tables"]
@@ -40,14 +38,13 @@ def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) 
     # At equal seconds, dearer steps are fewer.
     costs = {label: cost["seconds_per_step"] for label, cost in result["costs"].items()}
     for row in seconds["rows"]:
-        assert row["steps"]["guided"] == max(
-            1, round(12 * costs["multitask"] / costs[row["label"]])
-        )
+        found = row["steps"]["guided"]
+        assert found == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
     assert result["costs"]["multitask"]["to_multitask"] == 1
     assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
 
 
-def test_budget_stretches_both_phases() -> None:
+def test_budget_stretches_both_phases():
     rows = [
         Tuned(candidate, Variant(), {}, cost, 6.0)
         for candidate, cost in zip(candidates(config()), (0.5, 2.0, 4.0), strict=True)
@@ -62,7 +59,7 @@ def test_budget_stretches_both_phases() -> None:
     )
 
 
-def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_to_one() -> None:
+def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_to_one():
     multitask = candidates(config())[1]
 
     def run(accuracy: float, loss: float) -> RunResult:
@@ -77,19 +74,13 @@ def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_
     }
     row = choose(multitask, {**tries, Variant(1.0): [run(1.0, 0.0), None]})
     assert row is not None and row.variant == Variant(3.0) and row.seconds_per_step == 0.5
-    assert row.validation == {
-        Variant(0.1): 0.8,
-        Variant(3.0): 0.9,
-        Variant(10.0): 0.9,
-        Variant(1.0): None,
-    }
+    expected = {Variant(0.1): 0.8, Variant(3.0): 0.9, Variant(10.0): 0.9, Variant(1.0): None}
+    assert row.validation == expected
     with pytest.raises(InputError, match=r"multitask .*training\.guided\.lr"):
         choose(multitask, {Variant(1.0): [None]})
 
 
-def test_weights_are_tuned_on_validation_with_the_same_budget(
-    finished: tuple[Path, dict[str, Any]],
-) -> None:
+def test_weights_are_tuned_on_validation_with_the_same_budget(finished):
     folder, result = finished
     assert result["tuning"]["runs_each"] == 2 and set(result["tuning"]["chosen"]) == {
         "multitask",
@@ -107,9 +98,7 @@ def test_weights_are_tuned_on_validation_with_the_same_budget(
         assert echo["config"]["strategy"]["auxiliary_weight"] == chosen
 
 
-def test_finished_runs_are_skipped(
-    finished: tuple[Path, dict[str, Any]], trained: Trainings
-) -> None:
+def test_finished_runs_are_skipped(finished, trained):
     folder, result = finished
     assert compare(config(), folder) == result
     assert trained == []
@@ -118,21 +107,16 @@ def test_finished_runs_are_skipped(
     assert trained == []
 
 
-def test_more_seeds_reuse_existing_runs(
-    finished: tuple[Path, dict[str, Any]], trained: Trainings, tmp_path: Path
-) -> None:
+def test_more_seeds_reuse_existing_runs(finished, trained, tmp_path):
     folder, result = tmp_path / "copy", finished[1]
     shutil.copytree(finished[0], folder)
     more = compare(config("compare.seeds=3"), folder)
     assert {path.name for path in trained} == {"seed-2"}
-    assert [table["rows"][1]["values"]["0"] for table in more["tables"]] == [
-        table["rows"][1]["values"]["0"] for table in result["tables"]
-    ]
+    found = [table["rows"][1]["values"]["0"] for table in more["tables"]]
+    assert found == [table["rows"][1]["values"]["0"] for table in result["tables"]]
 
 
-def test_strategies_that_diverge_are_left_out_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strategies_that_diverge_are_left_out_and_tried_again(tmp_path, monkeypatch):
     original = runs.train
     unlucky = {("flip", 1)}
 
@@ -166,7 +150,7 @@ MISTAKES = {
 }
 
 
-def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
+def test_bad_input_is_refused_before_training(tmp_path):
     for override, culprit in MISTAKES.items():
         with pytest.raises(InputError, match=culprit):
             compare(loads(JOB, [override]), tmp_path)

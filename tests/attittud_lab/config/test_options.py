@@ -8,7 +8,7 @@ from attittud_lab.config.load import ConfigError, loads
 NAMES = known_names()
 
 
-def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
+def test_texts_that_yaml_1_1_would_convert_stay_texts():
     config = loads(
         """
         training: {guided: {lr: 1e-4, clip: ~, steps: 1_000}}
@@ -16,17 +16,8 @@ def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
         """
     )
     assert config.training.guided.lr == 1e-4 and config.training.guided.clip is None
-    assert config.data.primary.classes == [
-        "no",
-        "yes",
-        "on",
-        "1",
-        "true",
-        "1e3",
-        "010",
-        "quoted",
-        "2024-01-01",
-    ]
+    expected = ["no", "yes", "on", "1", "true", "1e3", "010", "quoted", "2024-01-01"]
+    assert config.data.primary.classes == expected
 
 
 LIMITS = {
@@ -41,7 +32,7 @@ LIMITS = {
 }
 
 
-def test_values_beyond_any_use_are_refused() -> None:
+def test_values_beyond_any_use_are_refused():
     for text, culprit in LIMITS.items():
         with pytest.raises(ConfigError, match=culprit) as caught:
             loads("", [text], names=NAMES)

@@ -12,7 +12,7 @@ from attittud_lab.config.schema import json_schema
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_field_is_documented() -> None:
+def test_every_field_is_documented():
     definitions = {
         name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()
     }
@@ -33,7 +33,7 @@ def test_every_field_is_documented() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name
 )
-def test_examples_are_valid(path: Path) -> None:
+def test_examples_are_valid(path):
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     load(path)
@@ -42,7 +42,7 @@ def test_examples_are_valid(path: Path) -> None:
     )
 
 
-def test_schema_says_what_the_loader_says() -> None:
+def test_schema_says_what_the_loader_says():
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(json_schema())

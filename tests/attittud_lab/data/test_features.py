@@ -1,6 +1,4 @@
-"""Tables as features: what is learned about a column, what no row may leak, and odd tables that are
-read right or refused.
-"""
+"""Tables as features: what is learned about a column, and what no row may leak."""
 
 import csv
 import json
@@ -73,10 +71,7 @@ def fitted(table: Table, **config: Any) -> Features:
     )
 
 
-# ------------------------------------------------------------------------------------------ columns
-
-
-def test_numbers_are_standardised_by_the_training_examples(tmp_path: Path) -> None:
+def test_numbers_are_standardised_by_the_training_examples(tmp_path):
     data = read(write(tmp_path / "a.csv", numbers()))
     inputs = data.primary.examples.inputs
     assert inputs.dtype == torch.float32 and inputs.shape[1] == 2
@@ -85,7 +80,7 @@ def test_numbers_are_standardised_by_the_training_examples(tmp_path: Path) -> No
     assert data.test.inputs.mean(0).abs().max() > 1e-4  # by the same figures, so not by its own
 
 
-def test_all_formats_give_the_same_bits(tmp_path: Path) -> None:
+def test_all_formats_give_the_same_bits(tmp_path):
     table = numbers(c=["u", "v", ""] * 20, n=[1, None, 3, 4] * 15)
     first, *others = (
         read(write(tmp_path / f"a{suffix}", table), categorical=["n"])
@@ -95,7 +90,7 @@ def test_all_formats_give_the_same_bits(tmp_path: Path) -> None:
         assert first.record["sha256"] == other.record["sha256"]
 
 
-def test_missing_numbers_are_the_mean_with_an_indicator() -> None:
+def test_missing_numbers_are_the_mean_with_an_indicator():
     features = fitted({"x": [1.0, None, 3.0, float("nan")]})
     encoded = features.encode(pa.table({"x": [1.0, None, 3.0]}), "file")
     assert encoded.tolist() == [[-1, 0], [0, 1], [1, 0]]
@@ -104,14 +99,14 @@ def test_missing_numbers_are_the_mean_with_an_indicator() -> None:
     assert whole.encode(pa.table({"x": [None, 3.0]}), "file").tolist() == [[0], [1]]
 
 
-def test_texts_are_categories_and_unseen_texts_share_a_feature() -> None:
+def test_texts_are_categories_and_unseen_texts_share_a_feature():
     features = fitted({"c": ["b", "a", "b", ""]})
     assert features.columns[0].levels == ["", "a", "b"]
     encoded = features.encode(pa.table({"c": ["a", "b", "z", None]}), "file")
     assert encoded.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
 
 
-def test_spellings_that_mean_the_same_share_a_feature() -> None:
+def test_spellings_that_mean_the_same_share_a_feature():
     """Also within one file: joined files may have 1 where gaps turned it into 1.0 elsewhere."""
     cells = ["TRUE", "true", "true", "01", "1", "1.0", "1", ""]
     features = fitted({"c": cells})
@@ -120,9 +115,7 @@ def test_spellings_that_mean_the_same_share_a_feature() -> None:
     np.testing.assert_array_equal(found.sum(0), [1, 1, 3, 3, 0])
 
 
-def test_ids_and_constants_are_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ids_and_constants_are_left_out_with_a_warning(tmp_path, caplog):
     path = write(
         tmp_path / "a.csv",
         numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))),
@@ -133,12 +126,10 @@ def test_ids_and_constants_are_left_out_with_a_warning(
     assert read(path, columns=["x", "id"]).primary.examples.inputs.shape[1] > 30
 
 
-def test_one_odd_number_does_not_outweigh_the_others() -> None:
+def test_one_odd_number_does_not_outweigh_the_others():
     features = fitted({"x": [0.0, 1.0, 0.0, 1.0]})
-    assert features.encode(pa.table({"x": [1e308, -1e308]}), "file").tolist() == [
-        [FARTHEST],
-        [-FARTHEST],
-    ]
+    expected = [[FARTHEST], [-FARTHEST]]
+    assert features.encode(pa.table({"x": [1e308, -1e308]}), "file").tolist() == expected
     huge = fitted({"x": [1e308, -1e308, 5e307]}).encode(pa.table({"x": [1e308, 0.0]}), "file")
     assert np.isfinite(huge).all() and huge[0, 0] > 0.5
     tiny = fitted({"x": [1e-300, 2e-300]}).encode(pa.table({"x": [1e-300, 2e-300]}), "file")
@@ -149,7 +140,7 @@ def test_one_odd_number_does_not_outweigh_the_others() -> None:
     "cell",
     ["a", True, None, 10**400, ["a"], [1]],
 )
-def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
+def test_cells_of_new_rows_are_read_or_refused(cell):
     features = fitted(
         {"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]}
     )
@@ -165,7 +156,7 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
             assert np.isfinite(encoded).all() and encoded.shape == (2, features.width)
 
 
-def test_the_row_that_cannot_be_read_is_named() -> None:
+def test_the_row_that_cannot_be_read_is_named():
     features = fitted({"x": [1.0, 2.0, 3.0], "c": ["a", "b", "b"]})
     good = {"x": "1", "c": "a"}
     for wrong, culprit in (
@@ -176,10 +167,7 @@ def test_the_row_that_cannot_be_read_is_named() -> None:
             features.encode_rows([good, good, wrong, good], [f"row {n}" for n in range(1, 5)])
 
 
-# ---------------------------------------------------------------------------------- what is refused
-
-
-def test_columns_must_agree_between_sources(tmp_path: Path) -> None:
+def test_columns_must_agree_between_sources(tmp_path):
     primary = write(tmp_path / "a.csv", numbers(mine=[1, 2, 3] * 20))
     other = write(tmp_path / "b.csv", numbers(seed=1, its=[1, 2, 3] * 20))
     with pytest.raises(InputError, match=r"its, mine"):
@@ -187,15 +175,10 @@ def test_columns_must_agree_between_sources(tmp_path: Path) -> None:
     assert read(primary, other, exclude=["mine", "its"]).primary.examples.inputs.shape[1] == 2
 
 
-# ---------------------------------------------------------------------------- labels, splits, leaks
-
-
-def test_other_rows_change_no_bit_of_training(tmp_path: Path) -> None:
+def test_other_rows_change_no_bit_of_training(tmp_path):
     """Neither the features of training nor the weights that are trained depend on test examples."""
-    table, other = (
-        numbers(c=["u", "v", "w"] * 20, n=[1, None, 3, 4] * 15),
-        numbers(seed=1, c=["u", "v"] * 30, n=[1, 2] * 30),
-    )
+    table = numbers(c=["u", "v", "w"] * 20, n=[1, None, 3, 4] * 15)
+    other = numbers(seed=1, c=["u", "v"] * 30, n=[1, 2] * 30)
     write(tmp_path / "b.csv", other)
     found = []
     for number in range(2):
@@ -221,9 +204,8 @@ def test_other_rows_change_no_bit_of_training(tmp_path: Path) -> None:
         (first.validation, second.validation),
     ):
         assert torch.equal(one.inputs, two.inputs)
-    assert weights.keys() == again.keys() and all(
-        torch.equal(weights[name], again[name]) for name in weights
-    )
+    assert weights.keys() == again.keys()
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Folders of images: classes, splits, odd names, and files that belong to no class."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,26 +11,18 @@ from tests.helpers.data_sets import encoded, pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-# ------------------------------------------------------------------------------------------ layouts
-
-
-def test_a_folder_of_images_is_read(pictures: Path) -> None:
+def test_a_folder_of_images_is_read(pictures):
     data = read_configuration(
         f"data: {{primary: {{path: {pictures}, train: 12, validation: 6, test: 6}}, auxiliary: {{rest: {pictures}}}}}"
     )
-    assert (
-        data.primary.classes == ["cat", "dog", "no"]
-        and data.primary.examples.inputs.dtype == torch.uint8
-    )
+    assert data.primary.classes == ["cat", "dog", "no"]
+    assert data.primary.examples.inputs.dtype == torch.uint8
     assert data.primary.examples.inputs.shape == (12, 3, 8, 8)
-    assert data.primary.examples.targets is not None
     assert torch.bincount(data.primary.examples.targets).tolist() == [4, 4, 4]
     # The first pixel says which image it is: labels and images belong together, and nothing is in
     # two sets.
     for part in (data.primary.examples, data.validation, data.test):
-        assert part.targets is not None and torch.equal(
-            part.inputs[:, 0, 0, 0] // 10, part.targets.to(torch.uint8)
-        )
+        assert torch.equal(part.inputs[:, 0, 0, 0] // 10, part.targets.to(torch.uint8))
     numbers = [
         part.inputs[:, 0, 0, 0].tolist()
         for part in (data.primary.examples, data.validation, data.test)
@@ -40,26 +31,21 @@ def test_a_folder_of_images_is_read(pictures: Path) -> None:
     assert len({*numbers[0], *numbers[1], *numbers[2], *rest}) == 30 and len(rest) == 6
 
 
-def test_a_folder_with_its_own_splits_is_read(pictures: Path, tmp_path: Path) -> None:
+def test_a_folder_with_its_own_splits_is_read(pictures, tmp_path):
     root = tmp_path / "split"
     root.mkdir()
     pictures.rename(root / "train")
     (root / "test" / "dog").mkdir(parents=True)
     (root / "test" / "dog" / "x.png").write_bytes(encoded(99))
     data = read_configuration(f"data: {{primary: {{path: {root}, exclude: [no]}}}}")
-    assert (
-        data.primary.classes == ["cat", "dog"]
-        and len(data.test) == 1
-        and data.test.targets is not None
-    )
-    assert (
-        data.test.targets.tolist() == [1]
-        and len(data.validation) == 4
-        and len(data.primary.examples) == 16
-    )
+    assert data.primary.classes == ["cat", "dog"]
+    assert len(data.test) == 1
+    assert data.test.targets.tolist() == [1]
+    assert len(data.validation) == 4
+    assert len(data.primary.examples) == 16
 
 
-def test_a_class_whose_name_is_not_utf_8_is_refused(pictures: Path) -> None:
+def test_a_class_whose_name_is_not_utf_8_is_refused(pictures):
     """An image may have any name."""
     image = next((pictures / "dog").iterdir())
     image.rename(pictures / "dog" / os.fsdecode(b"\xff.png"))

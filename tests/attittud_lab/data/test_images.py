@@ -1,10 +1,7 @@
-"""Pictures of every mode, depth and orientation become the same pixels, in training and in
-prediction.
-"""
+"""Pictures of every mode, depth and orientation become the same pixels."""
 
 import io
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +42,6 @@ def pixels_of(content: bytes | Image.Image | Deep, channels: int = 3) -> npt.NDA
     return found[0] if channels == 1 else found.transpose(1, 2, 0)
 
 
-# -------------------------------------------------------------------------------------------- modes
-
 WRITTEN = {
     "1": ("PPM",),
     "L": ("BMP", "GIF"),
@@ -64,7 +59,7 @@ WRITTEN = {
 @pytest.mark.parametrize(
     ("mode", "form"), [(mode, form) for mode, forms in WRITTEN.items() for form in forms]
 )
-def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
+def test_every_mode_that_is_written_is_read(mode, form):
     grey = mode in ("1", "L", "LA")
     base = Image.fromarray(GREY if grey else COLOUR)
     if mode == "PA":
@@ -78,7 +73,7 @@ def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
         assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
 
 
-def test_the_colour_of_transparent_pixels_does_not_count() -> None:
+def test_the_colour_of_transparent_pixels_does_not_count():
     """They are laid on white, however the file marks them."""
     left = np.zeros((24, 24), dtype=bool)
     left[:, :12] = True
@@ -107,8 +102,6 @@ def test_the_colour_of_transparent_pixels_does_not_count() -> None:
             assert np.abs(found[:, 13:] - right).max() <= 3
 
 
-# -------------------------------------------------------------------------------------- orientation
-
 STORED = {
     1: GREY,
     2: GREY[:, ::-1],
@@ -123,7 +116,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("orientation", STORED)
-def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int) -> None:
+def test_a_picture_is_turned_as_its_exif_orientation_says(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
@@ -132,7 +125,7 @@ def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int) -> N
         assert np.abs(pixels_of(given, 1) - GREY).max() <= 12
 
 
-def test_a_depth_that_was_never_decided_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_depth_that_was_never_decided_is_told(caplog):
     """As where only predictions have such pictures: they would be dark without a word."""
     image = Image.fromarray(np.rint(GREY / 255 * 4095).astype(np.uint16))
     assert pixels_of(stored(image, "PNG"), 1).max() == round(GREY.max() / 16)
@@ -146,22 +139,19 @@ def test_a_depth_that_was_never_decided_is_told(caplog: pytest.LogCaptureFixture
     ("kind", "form"), [(np.uint16, "PNG"), (np.int32, "TIFF"), (np.float32, "TIFF")]
 )
 @pytest.mark.parametrize("white", WHITES)
-def test_deep_pictures_keep_their_levels(kind: Any, form: str, white: int) -> None:
+def test_deep_pictures_keep_their_levels(kind, form, white):
     image = Image.fromarray(np.rint(GREY / 255 * white).astype(kind))
     assert np.array_equal(pixels_of(Deep(stored(image, form), white), 1), GREY)
 
 
 @pytest.mark.parametrize("level", [-1, 0.5, np.nan])
-def test_grey_levels_without_a_meaning_are_refused(level: float) -> None:
+def test_grey_levels_without_a_meaning_are_refused(level):
     image = Image.fromarray(np.full((24, 24), level, dtype=np.float32))
     with pytest.raises(InputError, match="grey levels"):
         pixels_of(stored(image, "TIFF"), 1)
 
 
-# ------------------------------------------------------------------------------------- one decision
-
-
-def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
+def test_size_and_colour_are_decided_from_all_classes(tmp_path):
     """Grey pictures of 16 pixels in the first class made all other pictures grey and small."""
     random_ = np.random.default_rng(0)
     for name, shape in {"a": (16, 16), "b": (64, 64, 3), "c": (64, 64, 3)}.items():
@@ -174,9 +164,7 @@ def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
     assert load_data(loads(job)).record["image_size"] == [3, 64, 64]
 
 
-def test_one_value_is_white_in_all_deep_pictures_of_a_source(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_value_is_white_in_all_deep_pictures_of_a_source(tmp_path, caplog):
     """Each picture was once scaled by its own maximum, so pictures of the same scene differed."""
     random_ = np.random.default_rng(0)
     for name, highest in {"own": 4000, "other": 60_000}.items():
@@ -200,9 +188,7 @@ def test_one_value_is_white_in_all_deep_pictures_of_a_source(
         assert {image.numpy().tobytes() for image in sets[name].inputs} <= wanted
 
 
-def test_prediction_sees_the_pixels_of_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prediction_sees_the_pixels_of_training(tmp_path, capsys):
     """Deep, turned and transparent pictures too: the run folder says how they were read."""
     folder = tmp_path / "own"
     random_ = np.random.default_rng(0)
@@ -241,10 +227,7 @@ def test_prediction_sees_the_pixels_of_training(
     capsys.readouterr()
 
 
-# ------------------------------------------------------------------------------------------- damage
-
-
-def test_damaged_images_are_refused_with_an_explanation() -> None:
+def test_damaged_images_are_refused_with_an_explanation():
     refused = 0
     for case in range(CASES):
         random_ = random.Random(case)

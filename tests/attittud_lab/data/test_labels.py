@@ -28,25 +28,19 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
         ((True, "True", "true", "TRUE"), "True"),
     ],
 )
-def test_cells_of_one_meaning_have_one_label(cells: tuple[Any, ...], label: str | None) -> None:
+def test_cells_of_one_meaning_have_one_label(cells, label):
     assert {label_of(cell) for cell in cells} == {label}
 
 
-def test_other_cells_are_their_own_label() -> None:
+def test_other_cells_are_their_own_label():
     for cell in ("NA", "nan", "01", "1e5", "no", " yes", "v1.0", "1_0", "\u0661", "9" * 5000):
         assert label_of(cell) == cell
     assert label_of(2**64 - 1) == str(2**64 - 1)
 
 
-def test_numbers_have_the_names_of_the_file() -> None:
-    assert [label_of(cell, ["no", "yes"]) for cell in (0, 1.0, True, -1, None, 2)] == [
-        "no",
-        "yes",
-        "yes",
-        None,
-        None,
-        "2",
-    ]
+def test_numbers_have_the_names_of_the_file():
+    expected = ["no", "yes", "yes", None, None, "2"]
+    assert [label_of(cell, ["no", "yes"]) for cell in (0, 1.0, True, -1, None, 2)] == expected
 
 
 def columns(cells: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
@@ -63,7 +57,7 @@ ODD = ["", " ", "-1", "0", "1.0", "2", "-3.0", " 1", "yes", "NA", "None", "true"
     | columns(st.none() | st.sampled_from(ODD))
 )
 @settings(max_examples=60, deadline=None)
-def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: list[Any]) -> None:
+def test_every_format_reads_the_same_labels_for_training_and_prediction(cells):
     wanted = [label_of(cell) for cell in cells]
     texts = [f"text {number}" for number in range(len(cells))]
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +73,7 @@ def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: l
             ]
 
 
-def test_class_names_with_half_a_character_are_refused() -> None:
+def test_class_names_with_half_a_character_are_refused():
     """No file with predictions could hold them."""
     table = pa.table({"label": [0, 1]}, metadata={"class_names": '["\\ud83d", "b"]'})
     with pytest.raises(InputError, match="half a character"):

@@ -1,6 +1,4 @@
-"""Parts of the data: no row is lost, none is in two of them, and what would take too much is
-refused before it does.
-"""
+"""Parts of the data: no row is lost, and none is in two of them."""
 
 import json
 import logging
@@ -21,12 +19,8 @@ from attittud_lab.errors import InputError
 from tests.helpers.data_parts import Row, numbered, read_primary, write
 from tests.helpers.data_sets import read_configuration
 
-# ------------------------------------------------------------------------ classes nobody trained on
 
-
-def test_unseen_classes_that_may_be_left_out_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path, caplog):
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
     write(tmp_path / "test.jsonl", numbered(100, ["cat", "Dog"] * 20))
     data = read_primary(f"path: {tmp_path}, unseen: drop")
@@ -36,9 +30,7 @@ def test_unseen_classes_that_may_be_left_out_are_counted(
 
 
 @pytest.mark.parametrize("twin", ["Cat", "cat ", "cat\u200b", "\uff43at"])
-def test_two_spellings_of_a_class_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, twin: str
-) -> None:
+def test_two_spellings_of_a_class_are_told(tmp_path, caplog, twin):
     """In the primary and in the auxiliary data."""
     write(tmp_path / "own.jsonl", numbered(0, ["cat", twin, "dog"] * 20))
     write(tmp_path / "more.jsonl", numbered(100, ["x", twin, "cat"] * 20))
@@ -47,9 +39,6 @@ def test_two_spellings_of_a_class_are_told(
     )
     told = [record.message for record in caplog.records if "differ only in case" in record.message]
     assert len(told) == 2 and all(repr(twin) in text for text in told)
-
-
-# ------------------------------------------------------------------------------------------ fuzzing
 
 
 def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) -> list[Row]:
@@ -62,10 +51,8 @@ def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) ->
     return rows
 
 
-def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Random splits: what is read, what is left out with a warning, and what is refused add up to
-    all there is.
-    """
+def test_no_row_is_lost_silently(tmp_path, caplog):
+    """What is read, what is left out with a warning, and what is refused add up to all there is."""
     caplog.set_level(logging.WARNING, "attittud")
     outcomes: Counter[str] = Counter()
     for case in range(int(os.environ.get("ATTITTUD_CASES", "60"))):
@@ -81,10 +68,8 @@ def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         }
         for name, rows in files.items():
             write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", rows)
-        overlap, unseen = (
-            random_.choice(["refuse", "warn", "allow"]),
-            random_.choice(["refuse", "drop"]),
-        )
+        overlap = random_.choice(["refuse", "warn", "allow"])
+        unseen = random_.choice(["refuse", "drop"])
         config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))
         caplog.clear()
         try:
@@ -102,7 +87,6 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
     read_rows: Counter[str] = Counter()
     for part in used.values():
         source = next(name for name in files if f"({name})" in part.listing.where)
-        assert part.labels is not None
         for row, label in zip(part.rows, part.labels, strict=True):
             text, wanted = files[source][row]
             assert part.listing.fetch(np.array([row]))[0] == text, f"case {case}"
@@ -124,20 +108,15 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
                 assert f"({source}): {left_out} of {len(rows)} examples" in warnings, f"case {case}"
 
 
-# --------------------------------------------------------------------- labels made wrong on purpose
-
-
 def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
     primary = "{path: digits, train: 90, validation: 90, test: 90}"
     config = loads(
         f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}"
     ).data
-    labels = read_parts(config, seed).auxiliary[name].labels
-    assert labels is not None
-    return labels
+    return read_parts(config, seed).auxiliary[name].labels
 
 
-def test_a_split_that_leaves_one_class_names_the_others(tmp_path: Path) -> None:
+def test_a_split_that_leaves_one_class_names_the_others(tmp_path):
     """The cure was a second class, which the file had."""
     path = tmp_path / "own.csv"
     path.write_text("text,label\nfirst words,good\nother words,bad\nmore words,mid\n")
@@ -146,7 +125,7 @@ def test_a_split_that_leaves_one_class_names_the_others(tmp_path: Path) -> None:
         read_parts(loads(text).data, 0)
 
 
-def test_label_noise_replaces_exactly_its_share() -> None:
+def test_label_noise_replaces_exactly_its_share():
     truth = noisy("null", 0)
     for share in (0.0, 0.25, 0.5, 1.0):
         moved = noisy(f"{{kind: shifted, share: {share}}}", 0)
@@ -158,7 +137,7 @@ def test_label_noise_replaces_exactly_its_share() -> None:
     assert stats.binomtest(wrong, round(len(truth) / 2), 0.9).pvalue > 1e-4
 
 
-def test_all_split_seeds_may_share_the_test_examples() -> None:
+def test_all_split_seeds_may_share_the_test_examples():
     def rows(name: str, seed: int, more: str) -> list[int]:
         config = loads(
             f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}"
@@ -171,13 +150,12 @@ def test_all_split_seeds_may_share_the_test_examples() -> None:
         != rows("test", 0, ", test_seed: 8")
     )
     assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
-    assert rows("test", 5, "") == rows(
-        "test", 0, ", test_seed: 5"
-    )  # without it, the seed of the split is used
+    # without it, the seed of the split is used
+    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")
 
 
 @pytest.mark.parametrize("count", range(20, 25))
-def test_three_fractions_may_be_all_examples(count: int, tmp_path: Path) -> None:
+def test_three_fractions_may_be_all_examples(count, tmp_path):
     """Where test and validation are rounded up, the training set has fewer examples."""
     file = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20)[:count])
     settings = f"path: {file}, train: 0.6, validation: 0.2, test: 0.2"
@@ -189,7 +167,7 @@ def test_three_fractions_may_be_all_examples(count: int, tmp_path: Path) -> None
         read_parts(loads(f"data: {{primary: {{{settings.replace('0.6', '0.8')}}}}}").data, 0)
 
 
-def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
+def test_no_split_is_in_two_parts(tmp_path):
     """Also where no split is called train, or two are read as one: test examples must not train."""
     root = tmp_path / "texts"
     root.mkdir()
@@ -226,7 +204,6 @@ def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
             counts(f", {more}, overlap: warn")
 
 
-# ------------------------------------------------------------------------------------------- groups
 # in auxiliary sources
 
 
@@ -253,22 +230,17 @@ def grouped(primary: Path, auxiliary: Path, more: str = "", *, pooled: bool) -> 
     return read_parts(loads(text).data, 0, pooled=pooled)
 
 
-def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(tmp_path, caplog):
     """Other rows of a patient who is held out would tell a model what it is tested on."""
     primary = patients(tmp_path / "a.csv", 0, 20)
-    other = patients(
-        tmp_path / "b.csv", 10, 30, start=10_000
-    )  # ten patients of the primary file, with other texts
+    # ten patients of the primary file, with other texts
+    other = patients(tmp_path / "b.csv", 10, 30, start=10_000)
     parts = grouped(primary, other, pooled=False)
     held_out = of(parts)["validation"] | of(parts)["test"]
     known = {str(number) for number in range(10, 30)}
     assert held_out & known and of(parts)["other"] == known - held_out
-    assert (
-        parts.auxiliary["other"].left_out_groups == 4 * len(held_out & known)
-        and parts.auxiliary["other"].left_out == 0
-    )
+    assert parts.auxiliary["other"].left_out_groups == 4 * len(held_out & known)
+    assert parts.auxiliary["other"].left_out == 0
     # A portfolio holds out every group in turn.
     pooled = grouped(primary, other, pooled=True)
     assert of(pooled)["other"] == {str(number) for number in range(20, 30)}
@@ -276,7 +248,7 @@ def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
     assert "40 others belong to held-out groups" in caplog.text
 
 
-def test_groups_that_look_the_same_are_the_same(tmp_path: Path) -> None:
+def test_groups_that_look_the_same_are_the_same(tmp_path):
     """One file has a composed letter where another has a decomposed one."""
     parts = {}
     for name, letter in {"a": "Ren\u00e9", "b": "Rene\u0301\u200b"}.items():
@@ -286,18 +258,13 @@ def test_groups_that_look_the_same_are_the_same(tmp_path: Path) -> None:
     assert grouped(parts["a"], parts["b"], pooled=True).auxiliary["other"].left_out_groups == 40
 
 
-def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(
-    tmp_path: Path,
-) -> None:
+def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(tmp_path):
     file = patients(tmp_path / "a.csv", 0, 40)
     for pooled in (False, True):
         parts = of(grouped(file, file, ", train: 0.2, validation: 0.2, test: 0.2", pooled=pooled))
         held_out = parts["validation"] | parts["test"] | (parts["train"] if pooled else set())
-        assert (
-            parts["other"]
-            and not parts["other"] & held_out
-            and len(set().union(*parts.values())) == 40
-        )
-    assert (
-        len(parts["train"]) == 8
-    )  # whole groups: rows of many patients would leave no auxiliary data
+        assert parts["other"]
+        assert not parts["other"] & held_out
+        assert len(set().union(*parts.values())) == 40
+    # whole groups: rows of many patients would leave no auxiliary data
+    assert len(parts["train"]) == 8

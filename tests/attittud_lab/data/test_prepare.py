@@ -1,7 +1,5 @@
 """From the configured data to tensors: images of all kinds, and those that are refused."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from tests.helpers.data_sets import pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-def test_images_are_brought_to_one_shape(pictures: Path, tmp_path: Path) -> None:
+def test_images_are_brought_to_one_shape(pictures, tmp_path):
     other = tmp_path / "other"
     for name in "ab":
         (other / name).mkdir(parents=True)
@@ -33,7 +31,7 @@ def test_images_are_brought_to_one_shape(pictures: Path, tmp_path: Path) -> None
     )
 
 
-def test_the_split_seed_decides_the_split(pictures: Path) -> None:
+def test_the_split_seed_decides_the_split(pictures):
     def train(text: str, seed: int) -> list[int]:
         rows: list[int] = read_configuration(
             f"data: {{primary: {{path: {pictures}, train: 9}}, {text}}}", seed
@@ -44,10 +42,7 @@ def test_the_split_seed_decides_the_split(pictures: Path) -> None:
     assert train("seed: null", 1) != train("seed: null", 2)
 
 
-# ---------------------------------------------------------------------------------- what is refused
-
-
-def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> None:
+def test_pooled_examples_keep_their_groups_and_their_words(tmp_path):
     """A portfolio divides them itself: training and validation labels become one set."""
     rows = [f"{'long ' * (n % 7)}word{n},{'ab'[n % 2]},p{n // 4}\n" for n in range(40)]
     (tmp_path / "texts.csv").write_text("text,label,patient\n" + "".join(rows))
@@ -61,16 +56,10 @@ def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> No
     rows = [
         row for part in ("train", "validation") for row in plain.record["primary"][part]["rows"]
     ]
-    assert plain.names is None and pooled.names == [
-        f"{tmp_path}/texts.csv, row {row + 1}" for row in rows
-    ]
+    assert plain.names is None
+    assert pooled.names == [f"{tmp_path}/texts.csv, row {row + 1}" for row in rows]
     first = plain.primary.examples
     joined = pooled.primary.examples
-    assert (
-        joined.lengths is not None
-        and first.lengths is not None
-        and plain.validation.lengths is not None
-    )
     assert torch.equal(joined.lengths, torch.cat([first.lengths, plain.validation.lengths]))
     for part, start in ((first, 0), (plain.validation, len(first))):
         for row in range(len(part)):
@@ -86,9 +75,7 @@ def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> No
             load_data(empty)
 
 
-def test_features_of_a_portfolio_come_from_all_rows_that_train_and_from_no_test_row(
-    tmp_path: Path,
-) -> None:
+def test_features_of_a_portfolio_come_from_all_rows_that_train_and_from_no_test_row(tmp_path):
     def write(shift: float, odd: str) -> Prepared:
         random = np.random.default_rng(0)
         rows = [f"{random.normal():.6f},{'ab'[i % 2]},{i % 2}" for i in range(60)]
@@ -105,6 +92,5 @@ def test_features_of_a_portfolio_come_from_all_rows_that_train_and_from_no_test_
     assert found.record["table"] == other.record["table"] and len(found.primary.examples) == 60
     assert not torch.equal(found.test.inputs, other.test.inputs)
     numbers = found.primary.examples.inputs[:, 0]  # of all 60 rows, not of a part of them
-    assert float(numbers.mean()) == pytest.approx(0, abs=1e-5) and float(
-        numbers.std(correction=0)
-    ) == pytest.approx(1, abs=1e-4)
+    assert float(numbers.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(numbers.std(correction=0)) == pytest.approx(1, abs=1e-4)

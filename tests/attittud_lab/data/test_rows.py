@@ -1,8 +1,4 @@
-"""Files of rows: what is whole is read as another reader reads it; what is damaged is refused in
-words.
-"""
-
-from pathlib import Path
+"""Files of rows: what is whole is read as another reader reads it; what is damaged is refused."""
 
 import pytest
 
@@ -18,7 +14,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_only_utf_8_and_marked_unicode_text_are_read(tmp_path: Path, name: str) -> None:
+def test_only_utf_8_and_marked_unicode_text_are_read(tmp_path, name):
     """In training and in prediction alike."""
     path = tmp_path / name
     reader = Inputs("text", ["good"], several=False)
@@ -33,19 +29,15 @@ def test_only_utf_8_and_marked_unicode_text_are_read(tmp_path: Path, name: str) 
                 read(path)
 
 
-@pytest.mark.parametrize("text", [r'"\ud800"', r'{"a": "\uDFFF"}', "[" * 101 + "]" * 101])
-def test_half_characters_and_deep_nesting_are_refused(tmp_path: Path, text: str) -> None:
+HOSTILE = [r'"\ud800"', r'{"a": "\uDFFF"}', "[" * 101 + "]" * 101]
+HOSTILE += ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:9])
+def test_half_characters_and_deep_nesting_are_refused(tmp_path, text):
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "a", "label": "b"}}\n{{"text": {text}, "label": "b"}}\n')
     with pytest.raises(InputError, match=r"a.jsonl: line 2"):
-        read_path(path)
-
-
-@pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000])
-def test_deep_nesting_does_not_crash(tmp_path: Path, nested: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"text": "a", "label": "b"}}\n{{"text": {nested}}}\n')
-    with pytest.raises(InputError, match=r"a.jsonl: line \d"):
         read_path(path)
 
 
@@ -58,9 +50,7 @@ def test_deep_nesting_does_not_crash(tmp_path: Path, nested: str) -> None:
         ("", "a.csv"),
     ],
 )
-def test_tables_whose_rows_would_be_merged_or_lost_are_refused(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_tables_whose_rows_would_be_merged_or_lost_are_refused(tmp_path, content, message):
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(InputError, match=message):
         read_path(tmp_path / "a.csv")

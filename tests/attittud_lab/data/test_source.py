@@ -1,6 +1,6 @@
 """A source of data from outside of the package, and links that leave a source."""
 
-from pathlib import Path
+import sys
 from typing import ClassVar, Self
 
 import numpy as np
@@ -14,9 +14,7 @@ from tests.helpers.data_sets import encoded, pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-def test_a_source_can_be_registered_from_outside_of_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_source_can_be_registered_from_outside_of_the_package(monkeypatch):
     monkeypatch.setattr(sources, "_SOURCES", list(sources._SOURCES))
     pixels = np.random.default_rng(0).integers(0, 256, (120, 1, 8, 8)).astype(np.uint8)
 
@@ -41,17 +39,14 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
 
     data = read_configuration("data: {primary: {path: noise}, auxiliary: {digits: digits}}")
     assert data.primary.classes == ["a", "b"]
-    assert [len(part) for part in (data.primary.examples, data.validation, data.test)] == [
-        72,
-        24,
-        24,
-    ]
+    expected = [72, 24, 24]
+    assert [len(part) for part in (data.primary.examples, data.validation, data.test)] == expected
     rows = data.record["primary"]["test"]["rows"]
     assert data.test.inputs.numpy().tolist() == pixels[rows].tolist()
     assert len(data.auxiliary["digits"].examples) == 1797
 
 
-def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_refused(pictures, tmp_path):
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "secret.png").write_bytes(encoded(200))
     (tmp_path / "private" / "secret.csv").write_text("text,label\none,a\ntwo,b\n")
@@ -67,3 +62,9 @@ def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> 
         with pytest.raises(InputError, match=f"{link}: is a link out of {folder}"):
             read_configuration(f"data: {{primary: {folder}}}")
         link.unlink()
+
+
+def test_without_datasets_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
+    with pytest.raises(InputError, match=r"needs the package 'datasets'.*attittud\[hub\]"):
+        read_configuration("data: {primary: 'hf:owner/name'}")

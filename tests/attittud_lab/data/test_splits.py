@@ -1,7 +1,5 @@
 """Stratified splits, groups that stay whole, and copies that are in two parts at once."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,20 +23,14 @@ from tests.helpers.data_sets import pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-# ------------------------------------------------------------------------------------------- copies
-
-
 @given(st.lists(st.text(max_size=3)), st.lists(st.text(max_size=3)))
-def test_stored_digests_recognise_exactly_their_texts(known: list[str], asked: list[str]) -> None:
+def test_stored_digests_recognise_exactly_their_texts(known, asked):
     stored, words = unpacked(packed([digests_of(known)])), digests_of([*asked, *known])
     wanted = np.isin(words, digests_of(known)) & (words != b"")
     assert are_in(words, stored).tolist() == wanted.tolist()
 
 
-def test_a_few_copies_are_a_warning_and_many_an_error(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_few_copies_are_a_warning_and_many_an_error(tmp_path, caplog):
     def write_splits(copied: int) -> None:
         train, other = list(range(80)), [*range(copied), *range(100, 140 - copied)]
         for name, numbers in {"train": train, "test": other}.items():
@@ -62,7 +54,7 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
     assert "results on them say little" in caplog.text
 
 
-def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: Path) -> None:
+def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path):
     texts = [
         f"Don't say: {word}!"
         for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")
@@ -87,12 +79,8 @@ SAME_LOOKS = {
 
 
 @pytest.mark.parametrize("pair", SAME_LOOKS.values(), ids=SAME_LOOKS)
-def test_texts_that_differ_only_in_unicode_form_are_the_same(
-    tmp_path: Path, pair: tuple[str, str]
-) -> None:
-    """The auxiliary copy is left out, the test copy is refused, and the text that trains is as the
-    file has it.
-    """
+def test_texts_that_differ_only_in_unicode_form_are_the_same(tmp_path, pair):
+    """The copy is left out or refused, and the text that trains is as the file has it."""
     one, other = ([form.format(f"{n:03}") for n in range(20)] for form in pair)
     write(tmp_path / "own" / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(one)])
     write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
@@ -110,12 +98,8 @@ def test_texts_that_differ_only_in_unicode_form_are_the_same(
         read_parts(loads(job).data, 0)
 
 
-def test_texts_that_only_look_alike_are_not_copies(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is
-    looked through.
-    """
+def test_texts_that_only_look_alike_are_not_copies(tmp_path, caplog):
+    """Nothing but punctuation, case and white space is looked through."""
     pairs = [
         ("3*4", "3/4"),
         ("12 3", "1 23"),
@@ -133,9 +117,7 @@ def test_texts_that_only_look_alike_are_not_copies(
     assert "are also in" not in caplog.text
 
 
-def test_auxiliary_copies_of_held_out_texts_are_left_out_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auxiliary_copies_of_held_out_texts_are_left_out_and_counted(tmp_path, caplog):
     """Copies of training texts too, in a portfolio: it holds out every example in turn."""
     own = tmp_path / "own"
     train = [text for text, _ in numbered(0, ["a"] * 40)]
@@ -151,7 +133,7 @@ def test_auxiliary_copies_of_held_out_texts_are_left_out_and_counted(
         assert f"of its 50 examples, {left_out} are copies" in caplog.text
 
 
-def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
+def test_leaked_copies_are_left_out(pictures, tmp_path):
     copy = tmp_path / "copy"
     for folder in pictures.iterdir():
         (copy / folder.name).mkdir(parents=True)
@@ -164,11 +146,8 @@ def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
     assert data.record["auxiliary"]["copy"]["left_out_as_primary"] == 22
 
 
-# ------------------------------------------------------------------------------------------- splits
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 60), st.integers(0, 9))
-def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
+def test_splits_are_stratified(labels, size, seed):
     size = min(size, len(labels))
     marks = np.array(labels)
     taken, left = stratified(len(labels), marks, size, seed)
@@ -180,13 +159,10 @@ def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
     assert np.array_equal(taken, again)
 
 
-def test_amounts_are_numbers_or_shares_of_the_examples() -> None:
-    assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (
-        7,
-        3,
-        4,
-        1,
-    )
+def test_amounts_are_numbers_or_shares_of_the_examples():
+    expected = (7, 3, 4, 1)
+    found = (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, ""))
+    assert found == expected
     for wrong, message in {
         8: "there are only 7",
         -1: "negative",
@@ -197,12 +173,9 @@ def test_amounts_are_numbers_or_shares_of_the_examples() -> None:
             amount(wrong, 7, "here")
 
 
-# ------------------------------------------------------------------------------------------- splits
-
-
 @given(st.integers(0, 10_000), st.floats(0.05, 0.95))
 @settings(max_examples=60, deadline=None)
-def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> None:
+def test_the_rarest_label_is_split_in_proportion(seed, share):
     random = np.random.default_rng(seed)
     labels = (random.random((120, 5)) < [0.3, 0.2, 0.04, 0.5, 0.1]).astype(np.int64)
     taken, left = stratified(120, labels, round(share * 120), seed)
@@ -216,7 +189,7 @@ def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> Non
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_groups_stay_whole(seed: int) -> None:
+def test_groups_stay_whole(seed):
     random = np.random.default_rng(seed)
     groups = np.sort(random.integers(0, 25, 100))
     labels = (random.random((100, 2)) < 0.2).astype(np.int64)
@@ -228,14 +201,14 @@ def test_groups_stay_whole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_many_rare_classes_together_are_in_proportion(share: float) -> None:
+def test_many_rare_classes_together_are_in_proportion(share):
     """Each alone cannot be. If all of them got less than their part, one split would lack them."""
     labels = np.array([0] * 100 + [number for number in range(1, 41) for _ in range(3)])
     chosen, _ = stratified(220, labels, round(220 * share), seed=0)
     assert (chosen >= 100).mean() * len(chosen) / 120 == pytest.approx(share, abs=0.03)
 
 
-def test_groups_with_a_rare_class_are_divided_in_proportion() -> None:
+def test_groups_with_a_rare_class_are_divided_in_proportion():
     """Six of twenty groups have an example of it, and half of the groups are taken."""
     labels = np.zeros((20, 5), dtype=np.int64)
     labels[:6, 4] = 1

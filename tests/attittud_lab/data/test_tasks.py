@@ -15,11 +15,9 @@ from attittud_lab.data.tasks import (
 )
 from tests.helpers.multi_label import Fixed, task
 
-# ---------------------------------------------------------------------------------- similar lengths
-
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_texts_in_a_batch_have_similar_lengths() -> None:
+def test_texts_in_a_batch_have_similar_lengths():
     lengths = torch.randint(1, 200, (500,), generator=torch.Generator().manual_seed(0))
     order = Order(500, 3, "s", lengths=lengths)
     walk = [order.batch(step, 16) for step in range(94)]  # just over three epochs
@@ -46,7 +44,7 @@ def test_texts_in_a_batch_have_similar_lengths() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_batch_of_texts_is_cut_to_the_bucket_of_its_longest_text() -> None:
+def test_a_batch_of_texts_is_cut_to_the_bucket_of_its_longest_text():
     inputs = torch.zeros(4, 50, dtype=torch.int32)
     examples = Examples(inputs, None, torch.tensor([3, 32, 33, 50]), bucket=32)
     widths = [examples.width(torch.tensor(rows)) for rows in ([0], [0, 1], [0, 2], [3])]
@@ -55,7 +53,7 @@ def test_a_batch_of_texts_is_cut_to_the_bucket_of_its_longest_text() -> None:
     assert Examples(inputs, None).width(torch.tensor([0])) is None
 
 
-def test_losses_are_means_over_labels() -> None:
+def test_losses_are_means_over_labels():
     torch.manual_seed(1)
     outputs, targets = torch.randn(7, 3), torch.randint(0, 2, (7, 3))
     found = per_example_losses(Fixed(), task(outputs, targets)[0], outputs, targets)
@@ -69,11 +67,8 @@ def test_losses_are_means_over_labels() -> None:
     torch.testing.assert_close(torch.cat(one_by_one), found)
 
 
-# -------------------------------------------------------------------------------------------- order
-
-
 @pytest.mark.parametrize("several", [False, True])
-def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several: bool) -> None:
+def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several):
     objective = "multi_label" if several else "classify"
     targets = torch.tensor([[0, 1, 1], [1, 0, 0]]) if several else torch.tensor([0, 1, 2, 2])
     primary = Task("primary", objective, ["a", "b", "c"], Examples(torch.zeros(2, 1), None))
@@ -82,11 +77,8 @@ def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several:
     )
     assert can_share(other, primary)
     found = sharing(other, primary)
-    assert (
-        found.shares_head
-        and found.classes == ["a", "b", "c"]
-        and found.examples.targets is not None
-    )
+    assert found.shares_head
+    assert found.classes == ["a", "b", "c"]
     wanted = [[1, 1, 0], [0, 0, 1]] if several else [2, 0, 1, 1]
     assert found.examples.targets.tolist() == wanted and other.classes == ["c", "a", "b"]
     assert sharing(found, primary).examples.targets is found.examples.targets
@@ -94,7 +86,7 @@ def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several:
     assert not can_share(replace(other, objective="masked_lm"), primary)
 
 
-def test_order_visits_everything_once_in_an_epoch() -> None:
+def test_order_visits_everything_once_in_an_epoch():
     order = Order(10, 3, "s")
     walk = torch.cat([order.batch(step, 4) for step in range(5)]).tolist()
     assert sorted(walk[:10]) == sorted(walk[10:]) == list(range(10)) and walk[:10] != walk[10:]

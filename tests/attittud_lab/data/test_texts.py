@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,8 @@ import torch
 from attittud_lab.data.texts import SHORTEST, Reader, tokenised
 from attittud_lab.errors import InputError
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # of tokenizers and transformers
+# of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Letters:
@@ -32,10 +30,7 @@ class Letters:
         return [[ord(letter) + self.shift for letter in text] for text in texts]
 
 
-# ----------------------------------------------------------------------------------- tokenised once
-
-
-def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
+def test_tokens_are_kept_under_a_checksum(tmp_path):
     words, texts = Letters(), ["abc", "", "de"]
     first = tokenised(words, texts, tmp_path)
     assert [row.tolist() for row in first] == [[97, 98, 99], [], [100, 101]]
@@ -46,12 +41,11 @@ def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
     tokenised(words, ["abd", "", "de"], tmp_path)
     tokenised(words, ["ab", "c", "de"], tmp_path)
     assert words.calls == 3 and len(list(tmp_path.iterdir())) == 4
-    assert [row.tolist() for row in tokenised(words, texts, None)] == [
-        row.tolist() for row in first
-    ]
+    found = [row.tolist() for row in tokenised(words, texts, None)]
+    assert found == [row.tolist() for row in first]
 
 
-def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_tokens_are_noticed(tmp_path, caplog):
     words, texts = Letters(), ["abc" * 100, "de"]
     before = tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -65,20 +59,17 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
 
 
-def test_rows_are_the_beginnings_of_texts() -> None:
+def test_rows_are_the_beginnings_of_texts():
     inputs, lengths = Reader(Letters(), 8, pack=True).rows(["abc", "abcdefghij", ""])
-    assert inputs.tolist() == [
-        [1, 97, 98, 99, 2, 0, 0, 0],
-        [1, *range(97, 103), 2],
-        [1, 2, 0, 0, 0, 0, 0, 0],
-    ]
+    expected = [[1, 97, 98, 99, 2, 0, 0, 0], [1, *range(97, 103), 2], [1, 2, 0, 0, 0, 0, 0, 0]]
+    assert inputs.tolist() == expected
     assert lengths.tolist() == [5, 8, 2]
     with pytest.raises(InputError, match="no room for words"):
         Reader(Letters(), 2, pack=True).rows(["abc"])
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_blocks_hold_every_word_once(pack: bool) -> None:
+def test_blocks_hold_every_word_once(pack):
     texts = [
         chr(97 + n % 26) * size for n, size in enumerate([1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5)
     ]

@@ -1,7 +1,6 @@
 """Features on disk: what is kept is read again, a stopped run continues, and damage is noticed."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -47,7 +46,7 @@ TEXTS = [number * "x" for number in range(600)]
 EXPECTED = np.array([[number, 1] for number in range(600)], dtype=np.float32)
 
 
-def test_rows_are_computed_once(tmp_path: Path) -> None:
+def test_rows_are_computed_once(tmp_path):
     first, second = Lengths(), Lengths()
     assert np.array_equal(
         compute(first, [*TEXTS, *TEXTS], tmp_path), np.concatenate([EXPECTED, EXPECTED])
@@ -59,7 +58,7 @@ def test_rows_are_computed_once(tmp_path: Path) -> None:
     assert compute(Lengths(), [], tmp_path).shape == (0, 2)
 
 
-def test_other_maps_have_other_rows(tmp_path: Path) -> None:
+def test_other_maps_have_other_rows(tmp_path):
     compute(Lengths(), TEXTS, tmp_path)
     assert np.array_equal(compute(Lengths(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
 
@@ -74,12 +73,12 @@ class Weighted(Lengths):
         return {}
 
 
-def test_maps_with_other_arrays_have_other_rows(tmp_path: Path) -> None:
+def test_maps_with_other_arrays_have_other_rows(tmp_path):
     compute(Weighted(), TEXTS, tmp_path)
     assert np.array_equal(compute(Weighted(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
 
 
-def test_a_stopped_run_continues(tmp_path: Path) -> None:
+def test_a_stopped_run_continues(tmp_path):
     stopped = Lengths()
     stopped.stops_after = computing.CHUNK
     with pytest.raises(KeyboardInterrupt):
@@ -89,7 +88,7 @@ def test_a_stopped_run_continues(tmp_path: Path) -> None:
     assert later.asked == 600 - computing.CHUNK
 
 
-def test_a_damaged_file_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_computed_again(tmp_path, caplog):
     compute(Lengths(), TEXTS, tmp_path)
     damaged, truncated, *_ = sorted(tmp_path.rglob("*.safetensors"))
     content = bytearray(damaged.read_bytes())

@@ -14,7 +14,7 @@ package = pytest.importorskip(
 )
 
 
-def test_rows_are_the_mean_maps_of_the_network() -> None:
+def test_rows_are_the_mean_maps_of_the_network():
     images = np.random.default_rng(0).integers(0, 256, (20, 3, SIZE, SIZE), dtype=np.uint8)
     rows = EfficientNetFeatures().transform(list(images))
     network = layers.EfficientNet.from_name("efficientnet-lite0")

@@ -1,9 +1,6 @@
-"""Frozen encoders of transformers: rows against the network itself, and folders that are
-refused.
-"""
+"""Frozen encoders of transformers: rows against the network itself, and refused folders."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +10,7 @@ from attittud_lab import features
 from attittud_lab.errors import InputError
 from attittud_lab.features import encoder_hf
 from attittud_lab.features.encoder_hf import EncoderFeatures
-from tests.helpers.texts import reviews, tiny_encoder
-from tests.helpers.vision import tiny_images
+from tests.helpers.texts import reviews, tiny_encoder, tiny_images
 
 transformers = pytest.importorskip("transformers", reason="the extra pretrained is not installed")
 
@@ -26,9 +22,7 @@ IMAGES = list(np.random.default_rng(0).integers(0, 256, (5, 3, 20, 20), dtype=np
     ("kind", "precision"),
     [("Bert", "float32"), ("Bert", "bfloat16")],
 )
-def test_a_text_is_the_mean_of_its_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str
-) -> None:
+def test_a_text_is_the_mean_of_its_states(tmp_path, monkeypatch, kind, precision):
     """Whatever padding the folder asks for, and whichever texts share a batch."""
     monkeypatch.setattr(encoder_hf, "precision", lambda _: precision)
     tolerance = 1e-5 if precision == "float32" else 0.05
@@ -44,14 +38,14 @@ def test_a_text_is_the_mean_of_its_states(
         np.testing.assert_allclose(row, mean / mean.norm(), atol=tolerance)
 
 
-def test_long_texts_are_cut(tmp_path: Path) -> None:
+def test_long_texts_are_cut(tmp_path):
     """An encoder of 66 positions reads the beginning of a longer text."""
     feature_map = EncoderFeatures(str(tiny_encoder(tmp_path)))
     long, longer = feature_map.transform(["film " * 200, "film " * 200 + "good"])
     assert np.array_equal(long, longer)
 
 
-def test_an_image_is_scaled_and_pooled(tmp_path: Path) -> None:
+def test_an_image_is_scaled_and_pooled(tmp_path):
     folder = tiny_images(tmp_path)
     settings = {
         "size": {"height": 16, "width": 16},
@@ -70,7 +64,7 @@ def test_an_image_is_scaled_and_pooled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["weights", "pickle"])
-def test_damaged_folders_are_refused(tmp_path: Path, damage: str) -> None:
+def test_damaged_folders_are_refused(tmp_path, damage):
     folder = tiny_encoder(tmp_path / "encoder")
     weights = folder / "model.safetensors"
     weights.unlink()

@@ -10,6 +10,6 @@ from attittud_lab.errors import InputError
     ("kind", "name", "culprit"),
     [("text", "tfid", "tfid"), ("text", "columns", "columns")],
 )
-def test_features_of_other_data_are_refused(kind: str, name: str, culprit: str) -> None:
+def test_features_of_other_data_are_refused(kind, name, culprit):
     with pytest.raises(InputError, match=culprit):
         features.choose_features(kind, [name])

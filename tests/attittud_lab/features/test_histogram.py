@@ -24,19 +24,19 @@ def stripes(degrees: float) -> Tensor:
 
 
 @pytest.mark.parametrize("bin_number", range(DIRECTIONS))
-def test_the_direction_of_stripes_is_found(bin_number: int) -> None:
+def test_the_direction_of_stripes_is_found(bin_number):
     blocks = gradients(stripes(180 / DIRECTIONS * bin_number))
     totals = blocks.view(DIRECTIONS, -1).sum(1)
     assert totals.argmax() == bin_number
 
 
-def test_brightness_and_contrast_do_not_change_gradients() -> None:
+def test_brightness_and_contrast_do_not_change_gradients():
     images = noise()
     darker = (images // 2 + 10).to(torch.uint8)  # rounding moves pixels by half a level
     torch.testing.assert_close(gradients(images), gradients(darker), atol=0.02, rtol=0.1)
 
 
-def test_turned_colours_change_colours_alone() -> None:
+def test_turned_colours_change_colours_alone():
     images = noise()
     turned = images[:, [2, 0, 1]]
     torch.testing.assert_close(gradients(images), gradients(turned))

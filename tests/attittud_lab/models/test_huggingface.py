@@ -1,33 +1,51 @@
-"""Hugging Face networks as a shared body: their heads, packed texts, offline use, and nothing
-foreign is run.
-"""
+"""Hugging Face networks as a body: heads, packed texts, and nothing foreign is run."""
 
 import json
 import pickle
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
 from attittud_lab.data.tasks import per_example_losses
 from attittud_lab.errors import InputError
 from attittud_lab.models.huggingface import Encoder
 from attittud_lab.models.network import Network, build_model
 from attittud_lab.models.text import Hidden, hide, masked_losses
 from attittud_lab.training.train import load_data
-from tests.helpers.networks import Payload, two_texts_job
-from tests.helpers.texts import tiny_encoder
-from tests.helpers.tokens import text_job
+from tests.helpers.networks import Payload
+from tests.helpers.texts import tiny_encoder, write_reviews
+
+torch.set_num_threads(1)
 
 
-def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tensor:
-    """Losses of rows that are alone, and no wider than they must be if `cut`."""
+def text_job(tmp_path: Path, folder: Path | str, *, pack: bool = True) -> Config:
+    write_reviews(tmp_path / "labelled.jsonl", 60, 0)
+    write_reviews(tmp_path / "plain.jsonl", 40, 1, labelled=False)
+    name = folder if isinstance(folder, str) else f"hf:{folder}"
+    return loads(
+        f"""
+        data:
+          primary: {{path: {tmp_path}/labelled.jsonl}}
+          auxiliary: {{lm: {{path: {tmp_path}/plain.jsonl, objective: masked_lm}}}}
+          max_length: 24
+          buckets: 4
+          pack: {str(pack).lower()}
+        model: {{name: "{name}", width: 8}}
+        output: {tmp_path}/runs
+        """
+    )
+
+
+def one_by_one(model: Network, hidden: Hidden, head: str) -> Tensor:
+    """Losses of rows that are alone, and no wider than they must be."""
     losses = []
     for row in range(len(hidden.inputs)):
-        last = int(hidden.segments[row].nonzero().max()) + 1 if cut else hidden.inputs.shape[1]
+        last = int(hidden.segments[row].nonzero().max()) + 1
         kept = hidden.asked[row]
         alone = Hidden(
             hidden.inputs[row : row + 1, :last],
@@ -43,9 +61,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("name", ["Bert", "text-cnn"])
-def test_losses_of_a_batch_equal_losses_of_single_texts(
-    tmp_path: Path, name: str, pack: bool
-) -> None:
+def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path, name, pack):
     folder = name if name == "text-cnn" else tiny_encoder(tmp_path / "encoder", name)
     job = text_job(tmp_path, folder, pack=pack)
     data = load_data(job)
@@ -65,9 +81,7 @@ def test_losses_of_a_batch_equal_losses_of_single_texts(
     inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(12))
     hidden = hide(inputs, model.body)
     together = masked_losses(model.body, model.heads["lm"], hidden)
-    torch.testing.assert_close(
-        together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(together, one_by_one(model, hidden, "lm"), rtol=1e-5, atol=1e-6)
     # With other tokens the losses differ, so the test above could fail.
     other = Hidden(
         hidden.inputs.flip(0),
@@ -78,11 +92,9 @@ def test_losses_of_a_batch_equal_losses_of_single_texts(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Roberta", "ModernBert"])
-def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) -> None:
+def test_a_text_has_the_states_of_the_encoder_itself(tmp_path, kind):
     """ModernBERT attends to a window of words: our masks must not replace its own."""
-    transformers = pytest.importorskip(
-        "transformers", reason="the extra transformers is not installed"
-    )
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = tiny_encoder(tmp_path, kind)
     own = transformers.AutoModel.from_pretrained(folder).eval()
     body = Encoder(
@@ -101,7 +113,7 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_packed_texts_do_not_see_each_other(tmp_path: Path) -> None:
+def test_packed_texts_do_not_see_each_other(tmp_path):
     """A text in a full block has the same states as transformers gives for it alone."""
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder", "Roberta"))
     data = load_data(job)
@@ -122,15 +134,11 @@ def test_packed_texts_do_not_see_each_other(tmp_path: Path) -> None:
         assert not torch.allclose(body.tokens(inputs), states, atol=1e-3)
 
 
-# ------------------------------------------------------------------------------------------ engines
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("planted", ["weights", "code"])
-def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_path: Path) -> None:
+def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted, tmp_path):
     folder, ran = tmp_path / "bert", tmp_path / "ran"
-    folder.mkdir()
-    hugging_face_text(folder)
+    tiny_encoder(folder)
     payload = pickle.dumps(Payload(ran))
     code = f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nclass Mine: pass\n"
     if planted == "weights":
@@ -145,24 +153,7 @@ def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_
         (folder / "mine.py").write_text(code)
     for name in ("vocab.pkl", "optimizer.pt", "scheduler.pt", "training_args.bin", "spiece.model"):
         (folder / name).write_bytes(payload)
-    job = two_texts_job(tmp_path, f"hf:{folder}")
+    job = text_job(tmp_path, folder)
     with suppress(InputError):
         build_model(job.model, load_data(job), 0)
     assert not ran.exists()
-
-
-def hugging_face_text(folder: Path) -> None:
-    transformers = pytest.importorskip(
-        "transformers", reason="the extra transformers is not installed"
-    )
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a good bad film story , what really again"
-    (folder / "vocab.txt").write_text(words.replace(" ", "\n"))
-    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    settings: dict[str, Any] = {
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-    }
-    config = transformers.BertConfig(vocab_size=14, max_position_embeddings=32, **settings)
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)

@@ -10,8 +10,6 @@ from attittud_lab.data.texts import Reader
 from attittud_lab.models import Wanted
 from attittud_lab.models.text import HashedWords, MaskedHead, TextCNN, hide, masked_losses
 
-# ------------------------------------------------------------------------------------------ masking
-
 
 class OneHot(nn.Module):
     """Sees each token and nothing else."""
@@ -32,7 +30,7 @@ class Straight(MaskedHead):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_masked_losses_are_of_masked_tokens_only() -> None:
+def test_masked_losses_are_of_masked_tokens_only():
     body = OneHot()
     inputs = torch.randint(2, 5, (64, 60))
     inputs[:, 40:] = 0
@@ -46,16 +44,14 @@ def test_masked_losses_are_of_masked_tokens_only() -> None:
     # asked for are changed.
     assert torch.equal(losses > 1, changed.any(1))
     torch.testing.assert_close(losses, 100 * changed.sum(1) / 6)
-    assert float(changed[:, :40].float().mean()) == pytest.approx(
-        0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02
-    )
-    assert float((hidden.inputs == 1)[:, :40].float().mean()) == pytest.approx(
-        0.15 * (0.8 + 0.1 / 5), abs=0.02
-    )
+    found = float(changed[:, :40].float().mean())
+    assert found == pytest.approx(0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02)
+    shown = float((hidden.inputs == 1)[:, :40].float().mean())
+    assert shown == pytest.approx(0.15 * (0.8 + 0.1 / 5), abs=0.02)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_batch_has_new_masks() -> None:
+def test_every_batch_has_new_masks():
     inputs = torch.randint(2, 5, (16, 60))
     first, second = (hide(inputs, OneHot()).positions.sort().values for _ in range(2))
     assert not torch.equal(first, second)
@@ -65,22 +61,20 @@ def test_every_batch_has_new_masks() -> None:
     assert torch.equal(third.inputs, hide(inputs, OneHot()).inputs)
 
 
-def test_the_hashing_tokenizer_makes_rows_of_numbers() -> None:
+def test_the_hashing_tokenizer_makes_rows_of_numbers():
     tokens, lengths = Reader(HashedWords(), 6, pack=False).rows(
         ["A good, GOOD film", "", "x " * 100]
     )
     assert lengths.tolist() == [5, 0, 6]
     assert tokens.shape == (3, 6) and tokens.dtype == torch.int32
-    assert (
-        tokens[0, 1] == tokens[0, 3]
-        and tokens[0, 5] == 0
-        and not tokens[1].any()
-        and (tokens[2] > 1).all()
-    )
+    assert tokens[0, 1] == tokens[0, 3]
+    assert tokens[0, 5] == 0
+    assert not tokens[1].any()
+    assert (tokens[2] > 1).all()
 
 
 @pytest.mark.parametrize("more", [1, 7])
-def test_padding_does_not_change_the_vector_of_a_text(more: int) -> None:
+def test_padding_does_not_change_the_vector_of_a_text(more):
     torch.manual_seed(0)
     body = TextCNN(Wanted(ModelConfig(width=8), (4,), "text")).eval()
     inputs = torch.tensor([[5, 9, 7, 0], [4, 0, 0, 0]])

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from attittud_lab.models.network import build_model
 from tests.helpers.networks import Payload, images, model_config
 
 
-def test_timm_models_unpickle_only_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_timm_models_unpickle_only_tensors(monkeypatch, tmp_path):
     """Some of its versions ask `torch.load` for everything."""
     torch.save({"a": Payload(tmp_path / "ran")}, tmp_path / "weights.bin")
 

@@ -10,7 +10,7 @@ from tests.helpers.networks import images, model_config
 
 
 @pytest.mark.parametrize("name", ["mlp", "small-cnn", "wideresnet-16-2"])
-def test_image_models_have_the_right_shapes(name: str) -> None:
+def test_image_models_have_the_right_shapes(name):
     data = images()
     model = build_model(model_config(name).model, data, 0)
     for task in (data.primary, *data.auxiliary.values()):
@@ -22,20 +22,15 @@ def test_image_models_have_the_right_shapes(name: str) -> None:
     model.zero_grad()
     inputs, targets = data.primary.examples.take(torch.arange(4))
     per_example_losses(model, data.primary, inputs, targets, detach=True).mean().backward()
-    assert {n for n, p in model.named_parameters() if p.grad is not None} == {
-        "heads.primary.weight",
-        "heads.primary.bias",
-    }
+    expected = {"heads.primary.weight", "heads.primary.bias"}
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == expected
 
 
-def test_the_wide_residual_network_is_that_of_the_paper() -> None:
+def test_the_wide_residual_network_is_that_of_the_paper():
     model = build_model(model_config("wideresnet-22-4").model, images(size=32), 0)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.299e6, abs=500)
-    assert (
-        sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules())
-        == 1 + 3 * 3 * 2
-    )
+    found = sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules())
+    assert found == 1 + 3 * 3 * 2
     stem = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
-    assert float(stem.weight.detach().std()) == pytest.approx(
-        (2 / (16 * 9)) ** 0.5, rel=0.2
-    )  # Kaiming, fan-out
+    # Kaiming, fan-out
+    assert float(stem.weight.detach().std()) == pytest.approx((2 / (16 * 9)) ** 0.5, rel=0.2)

@@ -11,9 +11,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Lines, Tally, parse_duration, readable, readable_range
 
 
-def test_lines_say_how_far_and_how_long(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_say_how_far_and_how_long(monkeypatch, capsys):
     """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("attittud_lab.output.progress.time", clock)
@@ -32,9 +30,7 @@ def test_lines_say_how_far_and_how_long(
     ]
 
 
-def test_runs_are_numbered_and_end_with_their_evaluation(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_runs_are_numbered_and_end_with_their_evaluation(capsys):
     lines = Lines("trial")
     lines.stage("final training")
     lines.comparison(5)
@@ -53,9 +49,7 @@ def test_runs_are_numbered_and_end_with_their_evaluation(
     noise=st.lists(st.floats(0.9, 1.1), min_size=12, max_size=12),
     at_once=st.integers(1, 3),
 )
-def test_the_time_left_is_a_range_that_follows_the_measured_pace(
-    slower: float, noise: list[float], at_once: int
-) -> None:
+def test_the_time_left_is_a_range_that_follows_the_measured_pace(slower, noise, at_once):
     """However fast the machine is, the range covers what the remaining runs take."""
     tally = Tally(planned=len(noise), began=0.0)
     assert tally.time_left(5.0) == ""  # no run has been timed
@@ -68,7 +62,7 @@ def test_the_time_left_is_a_range_that_follows_the_measured_pace(
 
 
 @given(st.floats(0, 1e6), st.floats(1, 5))
-def test_a_range_is_rounded_outwards(low: float, factor: float) -> None:
+def test_a_range_is_rounded_outwards(low, factor):
     """Its ends, read back, are not inside of the range, and not far outside."""
     begins, end = ends(readable_range(low, low * factor))
     assert begins <= low * (1 + 1e-9)
@@ -83,18 +77,18 @@ def ends(words: str) -> tuple[float, float]:
     return int(first or 0) * size, int(last) * size
 
 
-def test_durations_are_read() -> None:
+def test_durations_are_read():
     texts = ["90s", "30m", "2h", "1h30m", "1 h 30 m", "0.5h", "45", "1d"]
     assert [parse_duration(text) for text in texts] == [90, 1800, 7200, 5400, 5400, 1800, 45, 86400]
 
 
-def test_other_texts_are_refused_as_durations() -> None:
+def test_other_texts_are_refused_as_durations():
     for text in ("", "m", "30x", "-5m", "0s", "5m5m", "1h30", "thirty", "nan", "1e3s"):
         with pytest.raises(InputError, match=repr(text)):
             parse_duration(text)
 
 
 @given(st.integers(1, 10**6))
-def test_durations_can_be_read_back(seconds: int) -> None:
+def test_durations_can_be_read_back(seconds):
     text = readable(seconds).replace("min", "m").replace(" ", "")
     assert parse_duration(text) == pytest.approx(seconds, rel=0.02, abs=0.5)

@@ -4,12 +4,17 @@ import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from attittud_lab.compare.run import compare
@@ -21,7 +26,84 @@ from tests.helpers import portfolios
 from tests.helpers.comparisons import config
 from tests.helpers.interrupted_runs import outcome
 from tests.helpers.jobs import Seen
-from tests.helpers.ray_cluster import Cluster
+
+
+class Node:
+    """One `ray start`, with everything that it started."""
+
+    def __init__(self, *options: str) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            *options,
+            "--num-cpus=1",
+            "--block",
+        ]
+        command += ["--object-store-memory=100000000", "--disable-usage-stats"]
+        # Losses are noticed at once; the folders of tests can be imported.
+        quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
+        quick |= {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "OMP_NUM_THREADS": "1",
+            "RAY_num_prestart_python_workers": "0",
+        }
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | quick,
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """As if the machine had lost its power: SIGKILL to every process of this node."""
+        try:
+            own = psutil.Process(self._process.pid)
+            found = [*own.children(recursive=True), own]
+        except psutil.NoSuchProcess:
+            found = []
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+
+
+class Cluster:
+    """A first node and a second one; the folder must have a short path, as sockets lie in it."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        self.first = Node(*head, "--node-ip-address=127.0.0.1")
+        try:
+            self._wait(port)
+        except BaseException:
+            self.first.kill()
+            raise
+        self.second = Node(f"--address={self.address}", "--node-ip-address=127.0.0.1")
+
+    def _wait(self, port: int) -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.first.alive:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise TimeoutError("Ray did not start")
+
+    def end(self) -> None:
+        for node in (self.second, self.first):
+            node.kill()
+
 
 pytest.importorskip("ray", reason="needs the extra 'ray'", exc_type=ImportError)
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="needs signals"), pytest.mark.slow]
@@ -44,7 +126,7 @@ def nodes() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) -> None:
+def test_a_portfolio_is_the_same_on_a_cluster(nodes, tmp_path):
     few = ["portfolio.candidates=[multitask]", "portfolio.folds=2"]
     portfolios.train(tmp_path / "here", *few)
     with on_ray(nodes.address) as place:
@@ -71,12 +153,8 @@ class Killer(Seen):
 
 
 @pytest.mark.nightly
-def test_a_lost_node_changes_nothing(
-    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A whole comparison; one of the nodes is killed while it trains. All files are those of one
-    process, bit by bit.
-    """
+def test_a_lost_node_changes_nothing(nodes, tmp_path, monkeypatch):
+    """One of the nodes is killed while it trains. All files are those of one process."""
     monkeypatch.setattr(module, "EVERY", 0.05)
     job = config("compare.equal=steps", "training.guided.steps=200")
     here, there, seen = tmp_path / "here", tmp_path / "there", Killer(nodes)
@@ -94,7 +172,7 @@ def test_a_lost_node_changes_nothing(
         assert one | {"started": two["started"]} == two
 
 
-def test_a_missing_cluster_and_a_missing_ray_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_and_a_missing_ray_are_explained(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     handler = signal.getsignal(signal.SIGTERM)
     with (

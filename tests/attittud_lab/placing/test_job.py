@@ -3,7 +3,6 @@
 import logging
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from attittud_lab.placing.job import Job, Reports, in_this_process, perform, rep
 from tests.helpers.jobs import Seen, broken, double, doubles, refused, talkative
 
 
-def test_jobs_in_this_process_run_one_after_the_other(tmp_path: Path) -> None:
+def test_jobs_in_this_process_run_one_after_the_other(tmp_path):
     taken: list[str] = []
 
     def jobs():
@@ -30,14 +29,12 @@ def test_jobs_in_this_process_run_one_after_the_other(tmp_path: Path) -> None:
     assert (tmp_path / "2/inner/out.txt").read_text() == "6"
 
 
-def test_an_error_of_a_job_is_raised_unchanged(tmp_path: Path) -> None:
+def test_an_error_of_a_job_is_raised_unchanged(tmp_path):
     with in_this_process() as place, pytest.raises(InputError, match="no good"):
         list(place.run([Job("bad", refused, ("no good",), tmp_path)], Seen()))
 
 
-def test_reports_wait_for_each_other_and_none_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_wait_for_each_other_and_none_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)  # the machine has just started
     sent: list[list] = []
     outcome = perform(Job("a", double, (1,)), tmp_path, None, Reports(sent.append, every=1000))
@@ -49,9 +46,7 @@ def test_reports_wait_for_each_other_and_none_is_lost(
     assert [event[1:3] for event in seen.seen] == [("phase", "work"), ("advance", 2)]
 
 
-def test_logged_lines_and_warnings_are_shown_where_the_command_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_logged_lines_and_warnings_are_shown_where_the_command_is(tmp_path, capsys, caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         outcome = perform(Job("a", talkative), tmp_path, None, Reports(lambda _: None, every=1000))
@@ -62,8 +57,7 @@ def test_logged_lines_and_warnings_are_shown_where_the_command_is(
     assert "a logged line" in caplog.text and "UserWarning: a warning" in caplog.text
 
 
-def test_an_unexpected_error_says_where_it_was(tmp_path: Path) -> None:
+def test_an_unexpected_error_says_where_it_was(tmp_path):
     error = perform(Job("a", broken), tmp_path, None, Reports(lambda _: None, every=0)).error
-    assert type(error) is ZeroDivisionError and "in broken" in "".join(
-        [str(error), *getattr(error, "__notes__", [])]
-    )
+    assert type(error) is ZeroDivisionError
+    assert "in broken" in "".join([str(error), *getattr(error, "__notes__", [])])

@@ -1,6 +1,4 @@
-"""Jobs in several processes: the same outcome, one screen, and what happens when one of them
-dies.
-"""
+"""Jobs in several processes: the same outcome, one screen, and processes that die."""
 
 import os
 import signal
@@ -20,7 +18,7 @@ from tests.helpers.jobs import Seen, broken, dies, double, doubles, patient, ref
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
 
 
-def test_jobs_share_data_and_processes(tmp_path: Path) -> None:
+def test_jobs_share_data_and_processes(tmp_path):
     seen = Seen()
     with in_processes(2) as place:
         data = torch.arange(1000)
@@ -40,7 +38,7 @@ def test_jobs_share_data_and_processes(tmp_path: Path) -> None:
         assert events[:3] == ["phase", "advance", "end"]
 
 
-def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path: Path) -> None:
+def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path):
     there = tmp_path / "there"
     slow = Job("slow", patient, (there, tmp_path / "never"), tmp_path)
 
@@ -58,7 +56,7 @@ def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path: Path) -> 
         list(place.run([Job("bad", broken)], Seen()))
 
 
-def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:
+def test_a_killed_process_is_replaced_once(tmp_path):
     seen = Seen()
     with in_processes(2) as place:
         jobs = [
@@ -87,7 +85,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs to see other processes")
-def test_worker_processes_end_with_the_main_process(tmp_path: Path) -> None:
+def test_worker_processes_end_with_the_main_process(tmp_path):
     """Nothing tells them: SIGKILL leaves no time for it."""
     (tmp_path / "work.py").write_text(WORK)
     with subprocess.Popen(

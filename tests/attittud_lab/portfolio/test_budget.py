@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -37,27 +36,22 @@ def planned(budget: str | None, per_step: float = 0.1, device: torch.device = CP
     return plan(entries, config, 3, timed, allowed(config, device))
 
 
-def test_a_budget_that_is_enough_changes_nothing() -> None:
+def test_a_budget_that_is_enough_changes_nothing():
     for per_step in (0.001, 0.02, 0.04):  # whatever the clock says
         found = planned("2h", per_step)
-        assert (found.steps, len(found.candidates), found.left_out, found.decided) == (
-            {"guided": 1000},
-            6,
-            [],
-            "",
-        )
+        expected = ({"guided": 1000}, 6, [], "")
+        assert (found.steps, len(found.candidates), found.left_out, found.decided) == expected
     assert planned(None, 100.0, torch.device("cuda")).decided == ""  # no limit but on a CPU
     assert planned(None, 0.04).decided == "" and planned(None, 1.0).decided != ""
 
 
 @given(st.floats(1e-4, 30))
 @example(0.21875)  # fills the budget up to rounding
-def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) -> None:
+def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step):
     found = planned("10m", per_step)
     assert found.candidates[0] == "primary_only" and len(found.candidates) >= 2
-    assert (
-        found.seconds <= 600 * 1.01 or found.steps["guided"] == 10
-    )  # one step of a hundred is the least
+    # one step of a hundred is the least
+    assert found.seconds <= 600 * 1.01 or found.steps["guided"] == 10
     if found.left_out:
         assert found.steps["guided"] <= 250 and "left out" in found.decided
     assert found.runs == 3 * len(found.candidates)
@@ -67,12 +61,12 @@ def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) ->
 
 
 @pytest.mark.parametrize("wrong", ["much", "0s"])
-def test_a_budget_that_is_no_time_is_refused(wrong: str) -> None:
+def test_a_budget_that_is_no_time_is_refused(wrong):
     with pytest.raises(InputError, match="budget"):
         planned(f"'{wrong}'")
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_plan_is_read_as_it_was_written(tmp_path):
     """To the letter: leaderboard.json has it, of continued runs too."""
     found = planned("10m")
     found.write(tmp_path / "plan.json")

@@ -1,6 +1,4 @@
-"""The candidates of a portfolio: the default list by rule, names of one's own, and what each
-changes in a job.
-"""
+"""The candidates of a portfolio: the default list, names, and what each changes in a job."""
 
 import torch
 
@@ -34,7 +32,7 @@ def labels(config: Config, data: Prepared) -> list[str]:
 BASE = ["primary_only", "multitask", "pretrain"]
 
 
-def test_the_default_candidates_follow_from_the_data() -> None:
+def test_the_default_candidates_follow_from_the_data():
     config = loads("strategy: portfolio")
     assert labels(config, prepared(["x", "y"])) == BASE
     same = labels(config, prepared(["a", "b"]))
@@ -44,7 +42,7 @@ def test_the_default_candidates_follow_from_the_data() -> None:
     assert two == [*BASE, "multitask, only s0", "multitask, only s1"]
 
 
-def test_candidates_can_be_listed_in_the_configuration() -> None:
+def test_candidates_can_be_listed_in_the_configuration():
     text = "strategy: {name: portfolio, rank: 4}\nportfolio: {candidates: [drop_harmful, {name: auto, rank: 2}, "
     text += "{name: multitask, auxiliary_weight: 3, sources: [s1]}, drop_harmful]}"
     config = loads(text)
@@ -61,7 +59,7 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
     ] == names
 
 
-def test_candidates_choose_heads_and_sources() -> None:
+def test_candidates_choose_heads_and_sources():
     data, config = prepared(["a", "b"], ["x", "y"]), loads("")
     for head, shared in (("shared", True), ("own", False), ("data", False)):
         found = data_for(named(CandidateConfig(name="multitask", head=head), config), data)
@@ -74,7 +72,7 @@ def test_candidates_choose_heads_and_sources() -> None:
     assert list(alone.auxiliary) == ["s1"] and alone.primary is data.primary
 
 
-def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> None:
+def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step():
     text = "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"
     config = loads(text, ["seed=5"])
     found = config_for(named(CandidateConfig(name="multitask"), config), config, 77)
@@ -84,7 +82,7 @@ def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> N
     assert found.model.weights == "runs/5.safetensors"  # of the portfolio's seed, not of the fold's
 
 
-def test_batches_follow_the_smallest_fold() -> None:
+def test_batches_follow_the_smallest_fold():
     config = loads(
         "training: {guided: {primary_batch: 32, accumulate: 4}, finetune: {epochs: 1, primary_batch: 5, warmup: 9}}"
     )

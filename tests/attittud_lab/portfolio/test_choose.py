@@ -29,12 +29,8 @@ def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> Hel
 
 
 @given(SCORES, st.integers(0, 12))
-def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(
-    looks: list[tuple[float, float]], second: int
-) -> None:
-    """Over neighbours of the same phase: the first look with a new head says nothing about the last
-    one with the old.
-    """
+def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(looks, second):
+    """The first look with a new head says nothing about the last one with the old."""
     curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second)
     values = []
     for i in range(len(looks)):
@@ -59,7 +55,7 @@ def slow_loss(likely: np.ndarray, targets: np.ndarray) -> float:
 
 @pytest.mark.parametrize("several", [False, True])
 @given(seed=st.integers(0, 10_000))
-def test_greedy_picks_against_brute_force(several: bool, seed: int) -> None:
+def test_greedy_picks_against_brute_force(several, seed):
     random = np.random.default_rng(seed)
     scores = torch.from_numpy(random.normal(size=(3, 12, 3)) * 2)
     targets = torch.from_numpy(
@@ -88,13 +84,12 @@ def test_greedy_picks_against_brute_force(several: bool, seed: int) -> None:
     everything = [names for names in combinations_with_replacement("xyz", 2) if "x" in names] + [
         ("x",)
     ]
-    assert loss(tuple(n for n, count in two.items() for _ in range(count))) == pytest.approx(
-        min(map(loss, everything))
-    )
+    found = loss(tuple(n for n, count in two.items() for _ in range(count)))
+    assert found == pytest.approx(min(map(loss, everything)))
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_score_of_a_mixture_equals_that_of_a_model_with_members(several: bool) -> None:
+def test_the_score_of_a_mixture_equals_that_of_a_model_with_members(several):
     class Fixed(torch.nn.Module):
         def __init__(self, outputs: torch.Tensor) -> None:
             super().__init__()
@@ -115,14 +110,13 @@ def test_the_score_of_a_mixture_equals_that_of_a_model_with_members(several: boo
     torch.testing.assert_close(module(torch.zeros(6, 1), raw=True), found, rtol=1e-5, atol=1e-5)
 
 
-def test_auc_is_the_mean_over_folds() -> None:
+def test_auc_is_the_mean_over_folds():
     targets = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1]])
     held_out, outputs = held(targets, "auc"), torch.randn(6, 3)
     outputs[1::2] += 5  # another model with another scale
     found = held_out.figures(outputs)
     by_fold = [figures(held_out.task, outputs[i::2], targets[i::2]) for i in range(2)]
     assert found["auc"] == pytest.approx(fmean(part["auc"] for part in by_fold))
-    assert found["auc/c"] == by_fold[1]["auc/c"] and math.isnan(
-        by_fold[0]["auc/c"]
-    )  # defined in one fold only
+    # defined in one fold only
+    assert found["auc/c"] == by_fold[1]["auc/c"] and math.isnan(by_fold[0]["auc/c"])
     assert found["loss"] == pytest.approx(figures(held_out.task, outputs, targets)["loss"])

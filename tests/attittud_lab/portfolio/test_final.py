@@ -22,10 +22,7 @@ from tests.helpers.portfolios import board, job
 from tests.helpers.simple_jobs import table_job, text_job
 
 FINALS = {
-    "one network": ["portfolio.final=single"],
     "networks of folds": ["portfolio.final=ensemble"],
-    "networks on all labels": ["portfolio.final=ensemble", "portfolio.members=refit"],
-    "one simple model": ["portfolio.learners=[linear]", "portfolio.final=single"],
     "simple models": ["portfolio.learners=[linear]", "portfolio.final=ensemble"],
     "both": ["portfolio.learners=[linear, network]", "portfolio.final=ensemble"],
 }
@@ -56,9 +53,7 @@ def inputs_of_the_test_set(data: str, folder: Path, run_dir: Path) -> tuple[Any,
 
 
 def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) -> dict[str, int]:
-    """Picks of an ensemble: the best candidate, and up to three others, of both kinds if there are
-    any.
-    """
+    """Picks of an ensemble: the best candidate, and up to three others of both kinds."""
     networks = [
         label for label in likely if label == "primary_only" or label.startswith("multitask")
     ]
@@ -70,9 +65,7 @@ def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) 
     ("data", "kind"),
     [("images", "networks of folds"), ("tables", "both"), ("texts", "simple models")],
 )
-def test_the_loaded_model_predicts_what_was_recorded(
-    data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loaded_model_predicts_what_was_recorded(data, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "greedy", one_of_each)
     folder = tmp_path / "run"
     result = run(config_of(data, tmp_path, *FINALS[kind]), folder)

@@ -1,6 +1,4 @@
-"""The learner `finetuned`, with tiny pretrained networks: from the command to the export, kills,
-and jobs that are refused.
-"""
+"""The learner `finetuned`, with tiny networks: from the command to the export, and refusals."""
 
 import json
 from dataclasses import replace
@@ -23,8 +21,7 @@ from tests.helpers.commands import call
 from tests.helpers.portfolios import Told, board, outcome
 from tests.helpers.predictions import of_digits
 from tests.helpers.simple_jobs import table_job
-from tests.helpers.texts import tiny_encoder, write_reviews
-from tests.helpers.vision import tiny_images
+from tests.helpers.texts import tiny_encoder, tiny_images, write_reviews
 
 SMALL = "finetuned: {steps: 8, image_size: 16}, looks: 2, folds: 2"
 IMAGES = f"""
@@ -67,9 +64,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["primary_only", "multitask", "pretrain"])
-def test_outputs_of_a_fold_do_not_depend_on_its_labels(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_of_a_fold_do_not_depend_on_its_labels(strategy, monkeypatch):
     write_images()
     config = load(Path("job.yaml"))
     data = load_data(config, pooled=True)
@@ -102,7 +97,7 @@ def test_outputs_of_a_fold_do_not_depend_on_its_labels(
     assert not all(torch.equal(first, second) for first, second in zip(truth, others, strict=True))
 
 
-def test_images_from_train_to_export() -> None:
+def test_images_from_train_to_export():
     write_images()
     assert call("train", "job.yaml", "--quiet") == 0
     folder = Path("runs/job/portfolio/seed-0")
@@ -110,10 +105,8 @@ def test_images_from_train_to_export() -> None:
     labels = {row["label"] for row in content["candidates"]}
     assert labels == {"hf:encoder, finetuned, primary_only", "hf:encoder, finetuned, multitask"}
     assert [*content["networks"]] == ["hf:encoder, finetuned"]
-    assert content["networks"]["hf:encoder, finetuned"]["plan"]["steps"] == {
-        "guided": 8,
-        "finetune": 2,
-    }
+    expected = {"guided": 8, "finetune": 2}
+    assert content["networks"]["hf:encoder, finetuned"]["plan"]["steps"] == expected
     assert "hf:encoder" in (folder / "report.html").read_text()
     images, right = of_digits(folder, Path())
     assert call("predict", str(folder), str(images), "--output", "out.jsonl") == 0
@@ -131,9 +124,7 @@ def test_images_from_train_to_export() -> None:
     assert call("report", str(folder)) == 0
 
 
-def test_texts_with_two_tokenizers_are_predicted_as_tested(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_texts_with_two_tokenizers_are_predicted_as_tested(monkeypatch):
     """An ensemble of all learners: TF-IDF, hashed words of text-cnn, and the encoder's tokens."""
     write_texts()
     monkeypatch.setattr(
@@ -181,7 +172,7 @@ def stopping_after(count: int) -> Any:
 
 
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_a_killed_run_ends_with_the_same_bits(final: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_ends_with_the_same_bits(final, monkeypatch):
     write_texts()
     changes = [f"portfolio.final={final}", "portfolio.candidates=[pretrain]"]
     train("whole", *changes)
@@ -196,7 +187,7 @@ def test_a_killed_run_ends_with_the_same_bits(final: str, monkeypatch: pytest.Mo
     assert outcome(Path("whole")) == outcome(Path("killed"))
 
 
-def test_guided_strategies_and_several_features_are_tried_if_they_are_named() -> None:
+def test_guided_strategies_and_several_features_are_tried_if_they_are_named():
     write_images()
     tiny_images(Path("second"), "ViTForImageClassification")
     changes = ['portfolio.features=["hf:encoder", "hf:second"]']
@@ -219,9 +210,7 @@ def test_guided_strategies_and_several_features_are_tried_if_they_are_named() ->
         (TEXTS, ["strategy=multitask", "training.augment=[flip]"], ["training.augment"]),
     ],
 )
-def test_a_job_without_a_pretrained_network_is_refused(
-    job: str, changes: list[str], culprits: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_without_a_pretrained_network_is_refused(job, changes, culprits, capsys):
     write_texts()
     Path("job.yaml").write_text(job)
     assert call("train", "job.yaml", *changes, "--quiet") == 2
@@ -230,9 +219,7 @@ def test_a_job_without_a_pretrained_network_is_refused(
         assert culprit in error
 
 
-def test_tables_have_no_pretrained_network(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_have_no_pretrained_network(tmp_path, capsys):
     path = tmp_path / "table.yaml"
     path.write_text(table_job(tmp_path))
     assert call("train", str(path), "portfolio.learners=[finetuned]", "--quiet") == 2
@@ -241,7 +228,7 @@ def test_tables_have_no_pretrained_network(
     assert "columns" in error
 
 
-def test_the_budget_is_divided_among_learners_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_divided_among_learners_of_networks(monkeypatch):
     write_texts()
     limits: list[Any] = []
     monkeypatch.setattr(

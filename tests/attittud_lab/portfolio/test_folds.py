@@ -1,6 +1,4 @@
-"""Folds: every label is held out once, classes are in proportion, groups stay whole, rare classes
-always train.
-"""
+"""Folds: every label is held out once, groups stay whole, rare classes always train."""
 
 from collections import Counter
 
@@ -30,9 +28,7 @@ def prepared(labels: list[int] | np.ndarray, groups: list[str] | None = None) ->
 
 
 @given(LABELS, st.integers(2, 5), st.integers(0, 99))
-def test_classes_are_in_proportion_and_rare_ones_always_train(
-    labels: list[int], count: int, seed: int
-) -> None:
+def test_classes_are_in_proportion_and_rare_ones_always_train(labels, count, seed):
     found = np.array(labels)
     rare = rare_examples(found, None, count)
     of = assign(found, None, rare, count, seed)
@@ -47,9 +43,7 @@ def test_classes_are_in_proportion_and_rare_ones_always_train(
 
 
 @given(st.data(), LABELS, st.integers(2, 4), st.integers(0, 99))
-def test_groups_are_never_split(
-    data: st.DataObject, labels: list[int], count: int, seed: int
-) -> None:
+def test_groups_are_never_split(data, labels, count, seed):
     groups = data.draw(
         st.lists(st.sampled_from("abcdefghij"), min_size=len(labels), max_size=len(labels))
     )
@@ -67,17 +61,15 @@ def test_groups_are_never_split(
 
 
 @given(LABELS.filter(lambda labels: max(Counter(labels).values()) > 1), st.integers(0, 99))
-def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
+def test_every_label_is_held_out_once(labels, seed):
     data = prepared(labels)
     folds = make_folds(data, PortfolioConfig(), seed)
     held = folds.validated
     assert len(set(held.tolist())) == len(held) and folds.count in (2, 3)
     for fold in range(folds.count):
         part = fold_data(data, folds, fold)
-        train, validation = (
-            part.primary.examples.inputs[:, 0].tolist(),
-            part.validation.inputs[:, 0].tolist(),
-        )
+        train = part.primary.examples.inputs[:, 0].tolist()
+        validation = part.validation.inputs[:, 0].tolist()
         assert sorted(train + validation) == list(range(len(labels)))
         assert validation == folds.held_out(fold).tolist() and len(train) >= folds.smallest
         assert {labels[int(row)] for row in train} == set(labels)
@@ -85,16 +77,15 @@ def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
     assert missing == set(labels) - {labels[row] for row in held}
 
 
-def test_the_seed_decides_the_folds() -> None:
+def test_the_seed_decides_the_folds():
     of = [make_folds(prepared([0, 1] * 20), PortfolioConfig(), seed).of for seed in (0, 0, 1)]
     assert (of[0] == of[1]).all() and (of[0] != of[2]).any()
 
 
-def test_few_labels_get_fewer_folds() -> None:
+def test_few_labels_get_fewer_folds():
     assert make_folds(prepared([0, 0, 1, 1, 2, 2]), PortfolioConfig(), 0).count == 2
-    assert make_folds(prepared([0] * 6 + [1] * 6 + [2]), PortfolioConfig(), 0).not_validated == [
-        "c2"
-    ]
+    found = make_folds(prepared([0] * 6 + [1] * 6 + [2]), PortfolioConfig(), 0).not_validated
+    assert found == ["c2"]
     with pytest.raises(InputError, match="no class has two examples"):
         make_folds(prepared([0, 1, 2]), PortfolioConfig(), 0)
     with pytest.raises(InputError, match="in two groups"):
@@ -102,7 +93,7 @@ def test_few_labels_get_fewer_folds() -> None:
 
 
 @given(st.integers(0, 99))
-def test_folds_balance_several_labels_per_example(seed: int) -> None:
+def test_folds_balance_several_labels_per_example(seed):
     labels = (np.random.default_rng(seed).random((60, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
     labels[:2, 3] = 1
     folds = make_folds(prepared(labels), PortfolioConfig(), seed)

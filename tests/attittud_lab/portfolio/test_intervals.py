@@ -16,7 +16,7 @@ from tests.helpers.standings import held, outputs_right
     ("metric", "several"),
     [("accuracy", False), ("macro_f1", True), ("auc", True)],
 )
-def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
+def test_scores_of_draws_are_those_of_an_evaluation(metric, several):
     targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
     held_out, outputs = held(targets, metric), torch.randn(60, 3)
     outputs = outputs.round() if metric == "auc" else outputs  # with ties
@@ -27,7 +27,7 @@ def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) 
         assert score == pytest.approx(some.figures(outputs[drawn])[metric], abs=1e-6)
 
 
-def test_the_interval_of_an_accuracy_is_that_of_a_proportion() -> None:
+def test_the_interval_of_an_accuracy_is_that_of_a_proportion():
     targets = torch.arange(400) % 2
     outputs = outputs_right(targets, 0.75)
     intervals = Intervals(held(targets, "accuracy"), None, 0)
@@ -54,7 +54,7 @@ def test_outputs_stay_as_long_as_their_scores() -> None:
     assert kept() is not None
 
 
-def test_groups_are_drawn_whole_and_few_of_them_have_no_interval() -> None:
+def test_groups_are_drawn_whole_and_few_of_them_have_no_interval():
     targets = torch.arange(400) % 2
     outputs = outputs_right(targets, 0.75)
     single = Intervals(held(targets, "accuracy"), None, 0)
@@ -69,7 +69,7 @@ def test_groups_are_drawn_whole_and_few_of_them_have_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.3, False)])
-def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: bool) -> None:
+def test_a_model_is_compared_with_the_most_frequent_class(right, beaten):
     targets = (torch.arange(300) % 5 > 2).long()  # three in five are class c0
     compared = guess(outputs_right(targets, right), Intervals(held(targets, "accuracy"), None, 0))
     assert compared["class"] == "c0"
@@ -78,6 +78,6 @@ def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: 
     assert compared["beaten"] == beaten
 
 
-def test_the_ends_leave_out_a_fortieth_of_the_defined_draws_on_either_side() -> None:
+def test_the_ends_leave_out_a_fortieth_of_the_defined_draws_on_either_side():
     scores = np.append(np.arange(1001.0), math.nan)
     assert Intervals.ends(scores) == pytest.approx((25, 975))

@@ -14,11 +14,10 @@ TARGETS = torch.arange(90) % 2
 HELD = held(TARGETS)
 
 
-def test_the_chance_follows_from_scores_and_losses() -> None:
+def test_the_chance_follows_from_scores_and_losses():
     plain = simple("alone", outputs_right(TARGETS, 0.6), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.7), HELD, alone=False)
     estimate = chance([plain, pooled], HELD)
-    assert estimate is not None
     # Nine of 90 examples are right instead of wrong, by 4 in both outputs.
     wrong, right = math.log(1 + math.exp(4)), math.log(1 + math.exp(-4))
     gained = np.array([wrong - right] * 9 + [0.0] * 81)
@@ -27,16 +26,15 @@ def test_the_chance_follows_from_scores_and_losses() -> None:
     )
     assert estimate["evidence"] == pytest.approx(expected, rel=1e-5)
     assert estimate["gain"] == pytest.approx(gained.mean(), rel=1e-5)
-    assert estimate["value"] == pytest.approx(
-        1 / (1 + math.exp(-INTERCEPT - SLOPE * expected)), rel=1e-5
-    )
+    found = estimate["value"]
+    assert found == pytest.approx(1 / (1 + math.exp(-INTERCEPT - SLOPE * expected)), rel=1e-5)
     rough = chance([plain, pooled], HELD, usual=False)
     assert rough == estimate | {"calibrated": False}
     assert chance([plain], HELD) is None
     assert chance([pooled], HELD) is None
 
 
-def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> None:
+def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is():
     plain = simple("alone", outputs_right(TARGETS, 0.6), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.8), HELD, alone=False)
     primary = network("primary_only", outputs_right(TARGETS, 0.7), HELD)
@@ -62,7 +60,6 @@ def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> 
         assert row["to_reference"] == intervals.difference(standing.outputs, primary.outputs)
     assert "to_reference" not in by_label["primary_only"]
     gain = worth(standings, intervals)
-    assert gain is not None
     assert (gain["best"], gain["reference"], gain["of"]) == ("multitask", "primary_only", 2)
     # The same examples are wrong, so the difference is surer than each score.
     assert gain["difference"] == pytest.approx(0.2, abs=1e-6)

@@ -1,16 +1,12 @@
 """The networks of a portfolio: their trials, here and in other processes."""
 
-from pathlib import Path
-
 from attittud_lab.placing.processes import in_processes
 from tests.helpers.portfolios import board, outcome, train
 
 TWO = ["portfolio.candidates=[multitask]", "portfolio.folds=2"]
 
 
-def test_every_candidate_is_trained_on_every_fold_and_the_best_on_all_labels(
-    tmp_path: Path,
-) -> None:
+def test_every_candidate_is_trained_on_every_fold_and_the_best_on_all_labels(tmp_path):
     result = train(tmp_path)
     content = board(tmp_path)
     rows = {row["label"]: row for row in content["candidates"]}
@@ -26,7 +22,7 @@ def test_every_candidate_is_trained_on_every_fold_and_the_best_on_all_labels(
     assert any("loss/primary" in line for line in lines)
 
 
-def test_trials_in_two_processes_give_the_same_result(tmp_path: Path) -> None:
+def test_trials_in_two_processes_give_the_same_result(tmp_path):
     train(tmp_path / "here", *TWO, "portfolio.final=ensemble")
     with in_processes(2) as place:
         train(tmp_path / "there", *TWO, "portfolio.final=ensemble", place=place)

@@ -1,6 +1,4 @@
-"""Whole portfolios: stops at any moment, other configurations, rare classes, texts, groups, and
-workers.
-"""
+"""Whole portfolios: stops at any moment, rare classes, texts, groups, and workers."""
 
 import json
 from pathlib import Path
@@ -38,15 +36,10 @@ BOTH = [
     "portfolio.features=[histogram]",
     "portfolio.final=ensemble",
 ]
-KINDS = {
-    "one network": NETWORKS,
-    "one simple model": SIMPLE,
-    "simple models": [*SIMPLE, "portfolio.final=ensemble"],
-    "both": BOTH,
-}
+KINDS = {"one network": NETWORKS, "both": BOTH}
 
 
-def test_out_of_fold_predictions_are_recorded(tmp_path: Path) -> None:
+def test_out_of_fold_predictions_are_recorded(tmp_path):
     train(tmp_path, *BOTH)
     kept, content = load_checkpoint(tmp_path / "out_of_fold.safetensors"), board(tmp_path)
     assert sorted(kept["rows"].tolist()) == list(range(60))
@@ -65,13 +58,8 @@ def test_out_of_fold_predictions_are_recorded(tmp_path: Path) -> None:
     assert [row["alone"] for row in content["candidates"] if row["without_us"]] == [True]
 
 
-# --------------------------------------------------------------------------------- stopped anywhere
-
-
 def killed_after_each_write(folder: Path, train_it: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Start a run again and again, each time killed after some more writes. Return the number of
-    tries.
-    """
+    """Start a run again and again, each time killed later. Return the number of tries."""
     count, kill_at, tries = 0, 0, 0
 
     def killed(path: Path, content: bytes, *rest: str) -> None:
@@ -93,9 +81,7 @@ def killed_after_each_write(folder: Path, train_it: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["one network", pytest.param("both", marks=pytest.mark.nightly)])
-def test_a_portfolio_killed_anywhere_ends_with_the_same_result(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_portfolio_killed_anywhere_ends_with_the_same_result(kind, tmp_path, monkeypatch):
     changes = [*KINDS[kind], f"output={tmp_path}/output"]
     monkeypatch.setattr(trial, "SAVED_EVERY", 0.0)
     train(tmp_path / "whole", *changes)
@@ -107,9 +93,7 @@ def test_a_portfolio_killed_anywhere_ends_with_the_same_result(
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
 
 
-def test_a_table_killed_anywhere_ends_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_killed_anywhere_ends_with_the_same_result(tmp_path, monkeypatch):
     config = loads(table_job(tmp_path), ["portfolio.final=ensemble"])
     run(config, tmp_path / "whole")
     tries = killed_after_each_write(
@@ -123,7 +107,7 @@ def test_a_table_killed_anywhere_ends_with_the_same_result(
 @pytest.mark.parametrize(
     "refused", ["portfolio.learners=[linear, finetuned]", "portfolio.features=[hf:absent]"]
 )
-def test_a_refused_job_does_not_block_the_corrected_one(refused: str, tmp_path: Path) -> None:
+def test_a_refused_job_does_not_block_the_corrected_one(refused, tmp_path):
     """A mistake in the settings that only the data show leaves nothing to start over from."""
     with pytest.raises(InputError, match=r"finetuned|absent"):
         train(tmp_path / "run", *SIMPLE, refused)
@@ -131,10 +115,7 @@ def test_a_refused_job_does_not_block_the_corrected_one(refused: str, tmp_path: 
     assert board(tmp_path / "run")["candidates"]
 
 
-# ------------------------------------------------------------------------------------ kinds of data
-
-
-def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
+def test_rare_classes_train_and_are_named(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     for split, counts in {"train": [12, 12, 2], "test": [4, 4, 4]}.items():
@@ -160,16 +141,15 @@ portfolio: {{learners: [linear]}}
     assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
 
 
-def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
+def test_several_labels_groups_and_sources(tmp_path):
     """Groups stay whole in the folds."""
-    text = of_patients(tmp_path, "linear")
+    text = of_patients(tmp_path)
     run(loads(text), tmp_path / "run")
     content = board(tmp_path / "run")
     assert content["metric"] == "auc"
     assert all(0 <= row["score"] <= 1 for row in content["candidates"])
     kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
     groups = load_data(loads(text), pooled=True).groups
-    assert groups is not None
     homes: dict[str, set[int]] = {}
     for row, fold in zip(kept["rows"].tolist(), kept["folds"].tolist(), strict=True):
         homes.setdefault(groups[row], set()).add(fold)
@@ -179,7 +159,7 @@ def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
     assert predicted.shape == (1, 3)
 
 
-def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
+def test_held_out_texts_are_never_used_as_masked_texts(tmp_path):
     path = write_job(tmp_path)
     own = [
         json.loads(line)["text"] for line in (tmp_path / "labelled.jsonl").read_text().splitlines()

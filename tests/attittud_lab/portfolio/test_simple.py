@@ -1,6 +1,4 @@
-"""Simple candidates in a portfolio: an independent computation with scikit-learn, labels at random,
-and bad names.
-"""
+"""Simple candidates in a portfolio against an independent computation with scikit-learn."""
 
 import json
 from pathlib import Path
@@ -39,9 +37,7 @@ def trained(text: str, folder: Path, *changes: str) -> dict[str, Any]:
 def sklearn_scores(
     features: Numbers, labels: Numbers, weights: Numbers, new: Numbers, penalty: float
 ) -> Numbers:
-    """Log-probabilities of new rows by scikit-learn, on features whose centred rows have length 1
-    on average.
-    """
+    """Log-probabilities of new rows by scikit-learn, on centred rows of mean length 1."""
     mean = features.mean(0)
     scale = np.sqrt(np.square(features - mean).sum(1).mean())
     model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=5000)
@@ -52,9 +48,7 @@ def sklearn_scores(
 def recomputed(
     kept: dict[str, Any], features: Numbers, more: Numbers | None, more_labels: Numbers | None
 ) -> Numbers:
-    """Out-of-fold log-probabilities of `alone`, or of `pooled` with rows of a source; features are
-    in recorded order.
-    """
+    """Out-of-fold log-probabilities of `alone`, or of `pooled`, in recorded order."""
     labels, folds = kept["targets"].numpy(), kept["folds"].numpy()
     settings = [(penalty, 0.0) for penalty in PENALTIES]
     if more is not None:
@@ -91,7 +85,7 @@ def assert_same(outputs: Any, expected: Numbers) -> None:
     np.testing.assert_allclose(np.exp(outputs.numpy()), np.exp(expected), atol=0.01)
 
 
-def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
+def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path):
     text = table_job(tmp_path)
     kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled, stacked]")
     data = load_data(loads(text), pooled=True)
@@ -114,7 +108,7 @@ def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path)
     assert "columns, linear, stacked more + other" in labels
 
 
-def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -> None:
+def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path):
     text = text_job(tmp_path)
     kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled]")
     own, more = (read_lines(tmp_path / name) for name in ("own.jsonl", "more.jsonl"))
@@ -126,9 +120,8 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
     )
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 5), min_df=2)
     both = make_union(words, letters)
-    both.fit(
-        [own[row]["text"] for row in used] + [row["text"] for row in more]
-    )  # no text of the test set
+    # no text of the test set
+    both.fit([own[row]["text"] for row in used] + [row["text"] for row in more])
     features = both.transform([own[row]["text"] for row in names]).toarray()
     assert_same(kept["candidates"]["tfidf, linear, alone"], recomputed(kept, features, None, None))
     expected = recomputed(
@@ -140,7 +133,7 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
     assert_same(kept["candidates"]["tfidf, linear, pooled more"], expected)
 
 
-def test_pictures_are_read_alike_in_training_and_prediction(tmp_path: Path) -> None:
+def test_pictures_are_read_alike_in_training_and_prediction(tmp_path):
     numbers = np.random.default_rng(0)
     for source, count in [("own/train", 8), ("own/test", 4), ("more", 8)]:
         for label in ("a", "b"):
@@ -166,7 +159,7 @@ portfolio: {{features: [histogram], learners: [linear], uses: [stacked]}}
     assert tested["loss"] == pytest.approx(float(cross_entropy(scores, labels)), rel=1e-4)
 
 
-def test_a_source_may_be_called_test(tmp_path: Path) -> None:
+def test_a_source_may_be_called_test(tmp_path):
     results = []
     for source in ("more", "test"):
         text = table_job(tmp_path / source).replace("    more: {", f"    {source}: {{")

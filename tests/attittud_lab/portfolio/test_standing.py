@@ -21,12 +21,12 @@ DIVERGED = network("pretrain", None, HELD, diverged="training diverged")
 ALL = [PLAIN, POOLED, PRIMARY, MULTITASK, DIVERGED]
 
 
-def test_a_higher_score_is_better_and_diverged_candidates_are_last() -> None:
+def test_a_higher_score_is_better_and_diverged_candidates_are_last():
     assert sorted(ALL, key=rank, reverse=True) == [MULTITASK, PRIMARY, POOLED, PLAIN, DIVERGED]
     assert usable(ALL) == [PLAIN, POOLED, PRIMARY, MULTITASK]
 
 
-def test_the_baseline_may_be_a_network_and_what_a_user_would_have_is_never_one() -> None:
+def test_the_baseline_may_be_a_network_and_what_a_user_would_have_is_never_one():
     assert without_us(ALL) is PLAIN
     assert best_with_auxiliary(ALL) is MULTITASK
     assert best_alone([PRIMARY, MULTITASK, DIVERGED]) is PRIMARY

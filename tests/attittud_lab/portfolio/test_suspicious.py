@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,9 +30,7 @@ PRIMARY, CLASSES = 60, 3
 def example(
     *, same_classes: bool, shift: int = 0, wrong: float = 0.2
 ) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """A source with wrong labels: the problem, the right labels of the source, and which of its
-    labels are wrong.
-    """
+    """A problem, the right labels of its source, and which labels of the source are wrong."""
     generator = np.random.default_rng(0)
     features = generator.normal(size=(PRIMARY + 600, 6)).astype(np.float32)
     right = features[:, :CLASSES].argmax(axis=1)
@@ -47,7 +44,7 @@ def example(
 
 
 @pytest.mark.parametrize(("same_classes", "shift"), [(True, 0), (False, 0), (False, 1)])
-def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
+def test_planted_labels_are_found(same_classes, shift):
     problem, _, planted = example(same_classes=same_classes, shift=shift)
     source = problem.sources["web"]
     likely, by_chance = probabilities(problem, source, np.random.default_rng(0), 0)
@@ -63,9 +60,7 @@ def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
 
 
 @pytest.mark.parametrize(("same_classes", "wrong"), [(True, 0.3), (False, 0.1)])
-def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(
-    same_classes: bool, wrong: float
-) -> None:
+def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(same_classes, wrong):
     generator = np.random.default_rng(0)
     features = generator.normal(size=(PRIMARY + 400, 6)).astype(np.float32)
     right = (features[:, :2] > 0).astype(np.int64)
@@ -90,7 +85,7 @@ def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(
     assert (np.diff(suspects.label_probability) >= 0).all()
 
 
-def test_several_labels_of_which_one_is_missing_or_always_the_same() -> None:
+def test_several_labels_of_which_one_is_missing_or_always_the_same():
     features = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
     labels = np.zeros((60, 3), dtype=np.int64)
     labels[:, 1] = -1
@@ -105,7 +100,7 @@ def test_several_labels_of_which_one_is_missing_or_always_the_same() -> None:
     assert not suspects.rows.size or set(suspects.labels) <= {"c: no", "c: yes"}
 
 
-def test_primary_labels_that_say_nothing_list_nothing() -> None:
+def test_primary_labels_that_say_nothing_list_nothing():
     """Probabilities of a model that is too sure listed labels that were right."""
     problem, _, planted = example(same_classes=True)
     listed = []
@@ -128,13 +123,11 @@ def test_primary_labels_that_say_nothing_list_nothing() -> None:
         ([], [0.1], 0),
     ],
 )
-def test_the_longest_list_within_the_rate(
-    right: list[float], by_chance: list[float], count: int
-) -> None:
+def test_the_longest_list_within_the_rate(right, by_chance, count):
     assert within_rate(np.array(right), np.array(by_chance)) == count
 
 
-def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
+def test_no_cell_is_a_formula_or_begins_a_row(tmp_path):
     suspects = Suspects(np.array([0]), ["+a"], ["-b"], np.array([0.9]), np.array([0.1]), 1)
     write_csv(tmp_path / FILE, [suspects.cells("=web", 0, "@first\r\n=second")])
     with (tmp_path / FILE).open(newline="") as file:
@@ -143,8 +136,8 @@ def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
     assert row == ["'=web", "'@first\r\n'=second", "'+a", "'-b", "0.9", "0.1"]
 
 
-def test_a_portfolio_lists_several_labels_at_once(tmp_path: Path) -> None:
-    run(loads(of_patients(tmp_path, "linear")), tmp_path / "run")
+def test_a_portfolio_lists_several_labels_at_once(tmp_path):
+    run(loads(of_patients(tmp_path)), tmp_path / "run")
     lists = board(tmp_path / "run")["suspicious"]
     assert [one["source"] for one in lists] == ["s0", "s1", "s2", "s3"]
     assert [one["examined"] for one in lists] == [60 * 2, *[60 * 3] * 3]
@@ -155,7 +148,7 @@ def test_a_portfolio_lists_several_labels_at_once(tmp_path: Path) -> None:
     write_report(tmp_path / "run")
 
 
-def test_a_portfolio_writes_the_list_and_the_report_shows_it(tmp_path: Path) -> None:
+def test_a_portfolio_writes_the_list_and_the_report_shows_it(tmp_path):
     run(loads(text_job(tmp_path)), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()
     content = board(tmp_path / "run")

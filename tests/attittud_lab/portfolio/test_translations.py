@@ -1,6 +1,4 @@
-"""What auxiliary labels mean: a shift is found, random labels say nothing, and groups stay
-whole.
-"""
+"""What auxiliary labels mean: a shift is found, and random labels say nothing."""
 
 from typing import Any
 
@@ -40,13 +38,10 @@ def tossed(right: Array, generator: Any) -> Array:
     return np.asarray(generator.integers(CLASSES, size=len(right)))
 
 
-def test_a_shift_is_the_clearest_translation() -> None:
+def test_a_shift_is_the_clearest_translation():
     content = table(example(shifted))
-    assert {(one["label"], one["class"]) for one in content["sentences"]} == {
-        ("x", "c"),
-        ("y", "a"),
-        ("z", "b"),
-    }
+    expected = {("x", "c"), ("y", "a"), ("z", "b")}
+    assert {(one["label"], one["class"]) for one in content["sentences"]} == expected
     (openness,) = content["openness"]
     assert openness["low"] > 0.8
     assert all(entry["low"] <= entry["value"] <= entry["high"] for entry in content["entries"])
@@ -57,17 +52,16 @@ def test_a_shift_is_the_clearest_translation() -> None:
         assert sum(entry["meaning"] for entry in columns) == pytest.approx(1)
 
 
-def test_random_labels_have_no_meaning() -> None:
+def test_random_labels_have_no_meaning():
     for seed in range(10):
         content = table(example(tossed, seed))
         assert content["sentences"] == []
         assert max(abs(entry["value"] - 1 / CLASSES) for entry in content["entries"]) < 0.15
 
 
-def test_groups_are_drawn_whole_and_few_groups_give_no_interval() -> None:
+def test_groups_are_drawn_whole_and_few_groups_give_no_interval():
     groups = [f"g{row % 12}" for row in range(PRIMARY)]
     counts = draw_counts(PRIMARY, groups, 0)
-    assert counts is not None
     assert (counts.reshape(-1, 5, 12) == counts[:, None, :12]).all()
     assert (counts.sum(axis=1) == PRIMARY).all()
     content = table(example(shifted), [f"g{row % 3}" for row in range(PRIMARY)])
@@ -75,6 +69,6 @@ def test_groups_are_drawn_whole_and_few_groups_give_no_interval() -> None:
     assert content["sentences"] == []
 
 
-def test_information_is_zero_for_independent_labels_and_the_entropy_for_equal_ones() -> None:
+def test_information_is_zero_for_independent_labels_and_the_entropy_for_equal_ones():
     sums = np.stack([np.outer([1, 2, 3], [4, 5, 6]), np.diag([2.0, 2.0, 2.0])])
     np.testing.assert_allclose(information(sums), [0, np.log(3)], atol=1e-12)

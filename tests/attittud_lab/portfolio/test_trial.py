@@ -35,7 +35,7 @@ def a_job(
     )
 
 
-def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
+def test_averaged_weights_equal_those_of_an_explicit_loop():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     window, seen = 7.5, list[dict[str, torch.Tensor]]()
@@ -68,9 +68,7 @@ def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
 
 
 def explicit(trial: TrialJob) -> list[torch.Tensor]:
-    """Outputs for the held-out fold at each look, from a plain loop over the steps of both
-    phases.
-    """
+    """Outputs for the held-out fold at each look, from a plain loop over the steps."""
     data = load_data(trial.config, pooled=True)
     folds = make_folds(data, trial.config.portfolio, mix(trial.config.seed, "folds"))
     own = data_for(trial.candidate, fold_data(data, folds, trial.fold))
@@ -87,7 +85,6 @@ def explicit(trial: TrialJob) -> list[torch.Tensor]:
                 phase.step()
                 done += 1
                 if done in look_steps(config):
-                    assert phase.average is not None
                     with phase.average.in_use(), torch.no_grad():
                         found.append(model.eval()(own.validation.inputs, head="primary"))
                     model.train()
@@ -121,9 +118,7 @@ def killed_often(monkeypatch: pytest.MonkeyPatch, trial: TrialJob) -> TrialResul
 
 
 @pytest.mark.parametrize(("name", "fold"), [("multitask", 1), ("auto", 0)])
-def test_a_killed_trial_gives_the_same_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fold: int
-) -> None:
+def test_a_killed_trial_gives_the_same_outputs(tmp_path, monkeypatch, name, fold):
     whole = run_trial(a_job(tmp_path / "whole", 36, name=name, fold=fold))
     assert whole.steps == 36
     assert len(whole.outputs) == 6
@@ -143,14 +138,10 @@ PICTURES = ("model.name=small-cnn", "training.channels_last=true")
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings(
-    "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
-)
 @pytest.mark.parametrize("name", ["multitask", "drop_harmful"])
 def test_a_captured_trial_that_is_killed_gives_the_same_outputs_on_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    tmp_path, monkeypatch, name
+):
     changes = (*PICTURES, "device=cuda", "training.deterministic=true")
     whole = run_trial(a_job(tmp_path / "whole", 36, *changes, name=name))
     killed = killed_often(monkeypatch, a_job(tmp_path / "killed", 36, *changes, name=name))
@@ -158,9 +149,7 @@ def test_a_captured_trial_that_is_killed_gives_the_same_outputs_on_a_gpu(
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_another_trial_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_another_trial_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SAVED_EVERY", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(Phase, "finish", interrupt)

@@ -16,7 +16,7 @@ HELD = held(TARGETS)
 INTERVALS = Intervals(HELD, None, 0)
 
 
-def test_a_tie_goes_to_the_simpler_candidate_and_a_clear_lead_wins() -> None:
+def test_a_tie_goes_to_the_simpler_candidate_and_a_clear_lead_wins():
     plain = simple("alone", outputs_right(TARGETS, 0.70), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.71, first=40), HELD, alone=False)
     primary = network("primary_only", outputs_right(TARGETS, 0.71, first=60), HELD)
@@ -28,7 +28,7 @@ def test_a_tie_goes_to_the_simpler_candidate_and_a_clear_lead_wins() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=6))
-def test_the_chosen_candidate_is_a_tie_and_nothing_simpler_is(made: list[tuple[int, bool]]) -> None:
+def test_the_chosen_candidate_is_a_tie_and_nothing_simpler_is(made):
     standings = []
     for number, (right, alone) in enumerate(made):
         outputs = outputs_right(TARGETS, right / 20, first=7 * number)

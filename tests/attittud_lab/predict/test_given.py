@@ -1,8 +1,4 @@
-"""Inputs in Python are read as what they are, or refused in one sentence; never as something
-else.
-"""
-
-from typing import Any
+"""Inputs in Python are read as what they are, or refused; never as something else."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +13,7 @@ from attittud_lab.predict.given import images, table_rows, texts
 COLOUR = np.arange(16 * 20 * 3, dtype=np.uint8).reshape(16, 20, 3)
 
 
-def test_one_colour_image_is_one_image() -> None:
+def test_one_colour_image_is_one_image():
     wanted = COLOUR.transpose(2, 0, 1)
     for form in (COLOUR, COLOUR[None], [COLOUR], torch.from_numpy(COLOUR)):
         (found,) = images(form, None, 1)
@@ -27,7 +23,7 @@ def test_one_colour_image_is_one_image() -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, [{"label": "a"}]])
-def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
+def test_inputs_of_another_kind_are_refused(wrong):
     for read in (lambda: images(wrong, None, 3), lambda: texts(wrong, None)):
         with pytest.raises(
             InputError, match=r"the model reads (images|texts); give|needs one column"
@@ -35,7 +31,7 @@ def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
             read()
 
 
-def test_half_a_character_is_refused_with_its_input() -> None:
+def test_half_a_character_is_refused_with_its_input():
     """A tokenizer would refuse the whole batch, in words about its own types."""
     for half in ("\ud800", "\udcff"):
         for inputs in (["fine", f"a {half} b"], [{"text": "fine"}, {"text": half}]):
@@ -51,7 +47,7 @@ def test_half_a_character_is_refused_with_its_input() -> None:
     assert table_rows([unread], features) == [unread]
 
 
-def test_data_frames_and_mappings_give_the_features_of_a_table() -> None:
+def test_data_frames_and_mappings_give_the_features_of_a_table():
     pandas = pytest.importorskip("pandas")
     table = pa.table(
         {

@@ -1,6 +1,4 @@
-"""Inputs are read one after the other, exactly as training reads them; nothing is lost, and what is
-damaged is named.
-"""
+"""Inputs are read as training reads them; nothing is lost, and what is damaged is named."""
 
 import io
 import json
@@ -47,8 +45,6 @@ def picture(path: str, value: int = 0) -> Path:
     return Path(path)
 
 
-# ------------------------------------------------------------------------------------------- tables
-
 ODD = {
     "quoted.csv": b'label,text\ngood,"a, ""quoted""\ntext"\nbad,in the "middle\n',
     "blank.csv": b"\n\r\ntext,label\n\nfirst,good\n,bad\n\n",
@@ -64,7 +60,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_tables_are_read_as_in_training(name: str) -> None:
+def test_tables_are_read_as_in_training(name):
     Path(name).write_bytes(ODD[name])
     assert texts(name) == inputs(read_path(name))
     assert all(
@@ -72,18 +68,14 @@ def test_tables_are_read_as_in_training(name: str) -> None:
     )
 
 
-def test_rows_are_identified_by_file_and_number() -> None:
+def test_rows_are_identified_by_file_and_number():
     for name in ("a.csv", "b.csv"):
         Path(name).write_text("text\nfirst\nsecond\n")
-    assert [(item.file, item.row) for item in read(TEXTS, "b.csv", "a.csv")] == [
-        ("b.csv", 1),
-        ("b.csv", 2),
-        ("a.csv", 1),
-        ("a.csv", 2),
-    ]
+    expected = [("b.csv", 1), ("b.csv", 2), ("a.csv", 1), ("a.csv", 2)]
+    assert [(item.file, item.row) for item in read(TEXTS, "b.csv", "a.csv")] == expected
 
 
-def test_the_columns_of_the_run_are_read() -> None:
+def test_the_columns_of_the_run_are_read():
     Path("a.csv").write_text("body,text,stars\nright,wrong,good\n")
     (item,) = read(Inputs("text", ["good"], False, "body", "stars"), "a.csv")
     assert item.raw == "right" and item.truth == {"good"}
@@ -93,7 +85,7 @@ def test_the_columns_of_the_run_are_read() -> None:
         read(Inputs("text", ["good"], False, "title"), "a.csv")
 
 
-def test_labels_may_be_names_numbers_or_lists() -> None:
+def test_labels_may_be_names_numbers_or_lists():
     names = {b"class_names": json.dumps(["bad", "good"]).encode()}
     table = pa.table(
         {"text": ["a", "b", "c"], "label": pa.array([1, 0, None])}
@@ -107,10 +99,7 @@ def test_labels_may_be_names_numbers_or_lists() -> None:
     assert [item.truth for item in read(several, "a.jsonl")] == [{"2"}, None]
 
 
-# ------------------------------------------------------------------------------------------- images
-
-
-def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_is_read_with_all_folders_in_it(caplog):
     for name in (
         "b/cat/2.png",
         "b/cat/10.png",
@@ -124,19 +113,13 @@ def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixtur
     total, items = IMAGES.read(["b"])
     found = list(items)
     assert total == len(found) == 4
-    assert [item.file for item in found] == [
-        "b/0.png",
-        "b/cat/10.png",
-        "b/cat/2.png",
-        "b/dog/deep/1.PNG",
-    ]
+    expected = ["b/0.png", "b/cat/10.png", "b/cat/2.png", "b/dog/deep/1.PNG"]
+    assert [item.file for item in found] == expected
     assert [item.truth for item in found] == [None, {"cat"}, {"cat"}, {"dog"}]
     assert "1 file is left out" in caplog.text
 
 
-def test_links_to_folders_are_left_out_and_links_out_of_the_folder_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_links_to_folders_are_left_out_and_links_out_of_the_folder_refused(caplog):
     picture("there/1.png")
     picture("here/1.png")
     Path("here/again").symlink_to(Path("here").resolve())
@@ -150,9 +133,6 @@ def test_links_to_folders_are_left_out_and_links_out_of_the_folder_refused(
     assert len(read(IMAGES, "here/2.png")) == 1  # the user named the link
 
 
-# ----------------------------------------------------------------------------------- standard input
-
-
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
@@ -160,11 +140,8 @@ def test_links_to_folders_are_left_out_and_links_out_of_the_folder_refused(
         (b'\n{"text": "a"}\n\n{"text": "b"}', [(2, "a"), (4, "b")]),
     ],
 )
-def test_texts_can_come_from_standard_input(
-    monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]
-) -> None:
+def test_texts_can_come_from_standard_input(monkeypatch, content, wanted):
     typed(monkeypatch, content)
     found = read(TEXTS, "-")
-    assert [(item.row, item.raw) for item in found] == wanted and all(
-        item.file == "-" for item in found
-    )
+    assert [(item.row, item.raw) for item in found] == wanted
+    assert all(item.file == "-" for item in found)

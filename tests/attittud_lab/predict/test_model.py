@@ -1,6 +1,4 @@
-"""A trained model in Python: the same figures as in training, from any form of input, without
-running anybody's code.
-"""
+"""A trained model in Python: the figures of training, from any form of input."""
 
 import json
 import os
@@ -28,9 +26,8 @@ from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
 from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # of tokenizers and transformers
+# of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +78,8 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
     model, inputs = attittud_lab.load(run), raws(path)
     figures = json.loads((run / "result.json").read_text())["test"]
     assert len(inputs) == len(wanted) > 5
-    assert accuracy(model, model.predict(inputs), wanted) == pytest.approx(
-        figures["accuracy"], abs=1e-6
-    )
+    found = accuracy(model, model.predict(inputs), wanted)
+    assert found == pytest.approx(figures["accuracy"], abs=1e-6)
     likely = model.predict_proba(inputs)
     assert likely.shape == (len(inputs), len(model.classes)) and likely.dtype == np.float32
     given = inputs if model.about.kind == "text" else model._raws(inputs)
@@ -100,18 +96,14 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_predictions_of_the_test_examples_have_the_figures_of_the_run(
-    runs: dict[str, Path], name: str, tmp_path: Path
-) -> None:
+def test_predictions_of_the_test_examples_have_the_figures_of_the_run(runs, name, tmp_path):
     model = check_figures(runs[name], name, tmp_path)
     assert model.note is None and model.about.calibrated_on > 0
 
 
 @pytest.mark.usefixtures("here")
-def test_probabilities_are_calibrated(tmp_path: Path) -> None:
-    """A network that knows its few training examples by heart is too sure; the temperature of
-    validation corrects that.
-    """
+def test_probabilities_are_calibrated(tmp_path):
+    """A network that knows its training examples by heart is too sure."""
     Path("sure.yaml").write_text(
         "data: {primary: {path: digits, train: 100, validation: 100, test: 500}}\n"
         "model: {name: mlp, width: 64}\nstrategy: primary_only\nlog_layers: false\n"
@@ -134,9 +126,7 @@ def test_probabilities_are_calibrated(tmp_path: Path) -> None:
     assert fitted_temperature(scores, validation.targets) == pytest.approx(1, abs=1e-3)
 
 
-def test_a_run_needs_neither_its_data_nor_its_encoder(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_needs_neither_its_data_nor_its_encoder(runs, tmp_path, monkeypatch):
     texts = ["it was great", "awful plot", ""]
     before = attittud_lab.load(runs["texts"]).predict_proba(texts)
     moved = shutil.copytree(runs["texts"], tmp_path / "moved")
@@ -144,7 +134,7 @@ def test_a_run_needs_neither_its_data_nor_its_encoder(
     assert (attittud_lab.load(moved).predict_proba(texts) == before).all()
 
 
-def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) -> None:
+def test_images_in_all_forms_give_the_same_predictions(runs):
     model = attittud_lab.load(runs["pictures"])
     paths = sorted(Path("data/pictures/test").rglob("*.png"))
     wanted = model.predict_proba(paths)
@@ -166,13 +156,12 @@ def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) ->
     assert (model.module(torch.from_numpy(grey[:, None])).numpy() == wanted).all()
     assert model.predict(paths[0]) == model.predict(paths)[:1]
     assert len(model.predict([])) == len(model.predict_proba([])) == 0
-    colour = np.repeat(
-        np.kron(grey, np.ones((3, 3), dtype=np.uint8))[..., None], 3, 3
-    )  # larger, and of three channels
+    # larger, and of three channels
+    colour = np.repeat(np.kron(grey, np.ones((3, 3), dtype=np.uint8))[..., None], 3, 3)
     assert model.predict_proba(colour) == pytest.approx(wanted, abs=0.2)
 
 
-def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_members_are_averaged(runs, tmp_path):
     """With the shares in model.json, which need not add up to 1."""
     paths = sorted(Path("data/pictures/test").rglob("*.png"))
     run = shutil.copytree(runs["pictures"], tmp_path / "run")
@@ -202,9 +191,6 @@ def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
     assert len(attittud_lab.load(run).module.members) == 2
 
 
-# ---------------------------------------------------------------------------------- hostile folders
-
-
 class Payload:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("owned",)
@@ -217,7 +203,7 @@ def hostile(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return run
 
 
-def test_weights_are_never_unpickled(hostile: Path) -> None:
+def test_weights_are_never_unpickled(hostile):
     torch.save(Payload(), hostile / "saved.pt")
     for content in (pickle.dumps(Payload()), (hostile / "saved.pt").read_bytes()):
         (hostile / "weights.safetensors").write_bytes(content)
@@ -227,13 +213,8 @@ def test_weights_are_never_unpickled(hostile: Path) -> None:
     assert not Path("owned").exists()
 
 
-# ------------------------------------------------------------------------------------------- export
-
-
 @pytest.mark.parametrize("name", ["pictures", "texts"])
-def test_an_exported_program_gives_the_same_predictions(
-    runs: dict[str, Path], name: str, tmp_path: Path
-) -> None:
+def test_an_exported_program_gives_the_same_predictions(runs, name, tmp_path):
     model = attittud_lab.load(runs[name])
     model.classes.reverse()  # the file has the order of the outputs, not of the alphabet
     model.export(tmp_path / "model.pt2")
@@ -250,7 +231,7 @@ def test_an_exported_program_gives_the_same_predictions(
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.9])
-def test_labels_are_those_with_a_probability_above_the_threshold(threshold: float) -> None:
+def test_labels_are_those_with_a_probability_above_the_threshold(threshold):
     classes = [str(number) for number in range(9)]
     about = ModelFile("table", [1], classes, several=True, temperature=2.5)
     model = Model(about, Config(), [], [], {}, None, torch.device("cpu"))

@@ -1,6 +1,4 @@
-"""Files of predictions: each format holds the same, and a file is there as a whole or not at
-all.
-"""
+"""Files of predictions: each format holds the same, and a file is whole or not there."""
 
 import csv
 import json
@@ -48,26 +46,20 @@ def written(path: Path, labels: list[Any], *, several: bool) -> list[dict[str, A
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_all_formats_hold_the_same(tmp_path: Path, suffix: str, several: bool) -> None:
+def test_all_formats_hold_the_same(tmp_path, suffix, several):
     labels: list[Any] = [["file", "\u00fc"], []] if several else ['a, "b"', "file"]
     rows = written(tmp_path / f"out{suffix}", labels, several=several)
     assert len(rows) == 3 and rows[2] == rows[0]
     for row, item, label, likely in zip(rows, ITEMS, labels, LIKELY, strict=False):
         assert row.keys() == {"file", "row", "labels" if several else "label", "probabilities"}
-        assert (row["file"], row["row"], row["labels" if several else "label"]) == (
-            item.file,
-            item.row,
-            label,
-        )
+        expected = (item.file, item.row, label)
+        assert (row["file"], row["row"], row["labels" if several else "label"]) == expected
         assert list(row["probabilities"]) == CLASSES
         assert list(row["probabilities"].values()) == pytest.approx(likely.tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_an_interrupted_output_leaves_no_file_and_keeps_an_older_one(
-    tmp_path: Path,
-    suffix: str,
-) -> None:
+def test_an_interrupted_output_leaves_no_file_and_keeps_an_older_one(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
     path.write_text("older")
 
@@ -81,7 +73,7 @@ def test_an_interrupted_output_leaves_no_file_and_keeps_an_older_one(
     assert path.read_text() == "older" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_class_name_with_the_separator_of_labels_is_refused(tmp_path: Path) -> None:
+def test_a_class_name_with_the_separator_of_labels_is_refused(tmp_path):
     for path in (None, tmp_path / "a.csv"):
         with pytest.raises(InputError, match=r"use --output FILE\.jsonl"):
             check_output(path, [], ["a;b", "c"], several=True)
@@ -94,7 +86,7 @@ NASTY += ["a;=1", "\uff1d1", "\nx", "a\n=1", "a;\uff0b1"]
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_a_spreadsheet_finds_no_formula_in_csv(tmp_path: Path, raw: bool) -> None:
+def test_a_spreadsheet_finds_no_formula_in_csv(tmp_path, raw):
     path = tmp_path / "out.csv"
     names = [*NASTY, "plain", ""]
     items = [Item(name, number, b"") for number, name in enumerate(names)]

@@ -1,7 +1,6 @@
 """The figures of a report: curves, joined seeds, and files that are damaged."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,13 @@ from tests.helpers.reports import comparison, run_dir
 __all__ = ["comparison", "run_dir"]  # fixtures
 
 
-def test_curves_show_the_metrics_of_the_run(run_dir: Path) -> None:
+def test_curves_show_the_metrics_of_the_run(run_dir):
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     found = curves([run_dir], 1000)
     logged = [line for line in lines if "loss/primary" in line]
     assert found["train"]["step"] == [*range(2, 25, 2), *range(26, 33, 2)]
-    assert found["train"]["loss/primary"] == pytest.approx(
-        [line["loss/primary"] for line in logged], rel=1e-4
-    )
+    shown = found["train"]["loss/primary"]
+    assert shown == pytest.approx([line["loss/primary"] for line in logged], rel=1e-4)
     guided = [line for line in logged if line["phase"] == "guided"]
     for i, line in enumerate(guided):
         squares = [line[f"attittud/{part}"] ** 2 for part in PARTS]
@@ -39,9 +37,7 @@ def test_curves_show_the_metrics_of_the_run(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"step": 1,'])
-def test_a_damaged_line_of_metrics_does_not_end_a_curve(
-    line: str, run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_line_of_metrics_does_not_end_a_curve(line, run_dir, tmp_path):
     """Only the very last line may be half: a run is just writing it, or was killed."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     whole = curves([run_dir], 1000)["logged"]
@@ -52,7 +48,7 @@ def test_a_damaged_line_of_metrics_does_not_end_a_curve(
     assert curves([tmp_path], 1000)["logged"] == whole
 
 
-def test_seeds_without_a_figure_do_not_count_in_its_mean(tmp_path: Path) -> None:
+def test_seeds_without_a_figure_do_not_count_in_its_mean(tmp_path):
     """As where the labels of one seed have no defined area under the curve."""
     for seed, figures in enumerate([{"loss/a": 1.0, "loss/b": 3.0}, {"loss/a": 2.0}]):
         folder = tmp_path / str(seed)

@@ -42,7 +42,7 @@ def cells(table: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def test_the_figures_of_the_page_are_those_of_the_files(mixed: Path) -> None:
+def test_the_figures_of_the_page_are_those_of_the_files(mixed):
     page, content = collect(mixed, 100), board(mixed)
     result = json.loads((mixed / "result.json").read_text())
     assert len((mixed / "report.html").read_bytes()) < LARGEST
@@ -53,10 +53,8 @@ def test_the_figures_of_the_page_are_those_of_the_files(mixed: Path) -> None:
     assert portfolio["chance"]["text"] == f"{100 * content['chance']['value']:.0f} %"
     facts = {fact["name"]: fact for fact in portfolio["facts"]}
     assert facts["Test accuracy"]["figure"] == f"{100 * result['test']['accuracy']:.1f} %"
-    assert (
-        facts["Worth of the auxiliary data"]["figure"]
-        == f"{100 * content['worth']['difference']:+.1f} points"
-    )
+    found = facts["Worth of the auxiliary data"]["figure"]
+    assert found == f"{100 * content['worth']['difference']:+.1f} points"
     # What a user would have used instead is a fact, a row of the picture, and a row of the table.
     instead = [row["label"] for row in content["candidates"] if row["without_us"]]
     assert instead
@@ -95,13 +93,13 @@ def damaged(folder: Path, copy: Path, **changes: Any) -> Path:
     return copy
 
 
-def test_another_format_is_refused(mixed: Path, tmp_path: Path) -> None:
+def test_another_format_is_refused(mixed, tmp_path):
     for version in (2, None):
         with pytest.raises(InputError, match=r"leaderboard\.json"):
             write_report(damaged(mixed, tmp_path / f"version-{version}", version=version))
 
 
-def test_files_of_different_runs_are_refused(mixed: Path, tmp_path: Path) -> None:
+def test_files_of_different_runs_are_refused(mixed, tmp_path):
     """A page would show classes or predictions of another run."""
     classes = shutil.copytree(mixed, tmp_path / "classes")
     about = json.loads((classes / "model.json").read_text())

@@ -3,15 +3,12 @@
 import json
 import os
 import re
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from attittud_lab import report
 from attittud_lab.report import LARGEST, render
 from attittud_lab.report.collect import collect
-from tests.helpers.browser import browser, show
+from tests.helpers.browser import browser
 from tests.helpers.commands import call
 from tests.helpers.reports import clean, comparison, run_dir, texts
 
@@ -19,7 +16,7 @@ __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
 
 
-def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
+def test_the_page_of_a_comparison_shows_its_results(comparison):
     page = (comparison / "report.html").read_text()
     result = json.loads((comparison / "comparison.json").read_text())
     assert len(page.encode()) < LARGEST
@@ -40,23 +37,17 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
     assert not re.findall(r"(?:src|href)=[\"'](?!data:)", page) and "@import" not in page
     assert "default-src 'none'" in page
     data = json.loads((comparison / "report.json").read_text())
-    assert [row["label"] for row in data["curves"][0]] == [
-        "primary_only",
-        "multitask",
-        "flip",
-        "drop_harmful",
-    ]
+    expected = ["primary_only", "multitask", "flip", "drop_harmful"]
+    assert [row["label"] for row in data["curves"][0]] == expected
 
 
-def test_report_prints_the_path_of_the_page(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_prints_the_path_of_the_page(run_dir, tmp_path, capsys):
     assert call("report", str(run_dir), "--output", str(tmp_path / "page")) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "page/report.html")
     assert {path.name for path in (tmp_path / "page").iterdir()} == {"report.html", "report.json"}
 
 
-def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
+def test_texts_of_users_are_not_read_as_html(run_dir):
     data = collect(run_dir, 100)
     data["title"] = data["subtitle"] = data["config"] = EVIL
     data["notes"] = [EVIL]
@@ -74,9 +65,7 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
     assert page.count("<script") == 3 and page.count("</style>") == 1
 
 
-def test_a_name_that_is_not_utf_8_does_not_lose_the_page(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_not_utf_8_does_not_lose_the_page(run_dir, tmp_path, monkeypatch):
     """A picture whose label looks wrong may have such a name."""
     name = os.fsdecode(b"a\xff.png")
     monkeypatch.setattr(
@@ -87,12 +76,6 @@ def test_a_name_that_is_not_utf_8_does_not_lose_the_page(
     assert name in json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["notes"][0]
 
 
-BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.61, 0.63, 0.60]
-
-
-# ------------------------------------------------------------------------------------- in a browser
-
-
 def click(browser: Any, text: str, place: str = "body") -> None:
     for button in browser.find_elements("css selector", f"{place} button"):
         if button.text.strip() == text:
@@ -101,17 +84,13 @@ def click(browser: Any, text: str, place: str = "body") -> None:
     raise AssertionError(f"no button {text!r}")
 
 
-def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: Path) -> None:
-    show(clean, comparison / "report.html")
-    assert texts(clean, "#charts h2")[:3] == [
-        "Learning curves",
-        "The three parts of the auxiliary gradient",
-        "Captured norm",
-    ]
+def test_every_button_on_the_page_of_a_comparison_works(clean, comparison):
+    clean.get((comparison / "report.html").resolve().as_uri())
+    expected = ["Learning curves", "The three parts of the auxiliary gradient", "Captured norm"]
+    assert texts(clean, "#charts h2")[:3] == expected
     assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
-    assert "directions: 3, at every step." in texts(
-        clean, "#charts p"
-    )  # a line without a bend is no picture
+    # a line without a bend is no picture
+    assert "directions: 3, at every step." in texts(clean, "#charts p")
     assert clean.find_elements("css selector", ".heat .cell")
     # The table that decided is open, with a mark at the row that the decision is about.
     decision = json.loads((comparison / "comparison.json").read_text())["decision"]
@@ -122,12 +101,10 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
     ):
         if name:
             click(clean, name)
-        assert [
-            table.is_displayed() for table in clean.find_elements("css selector", ".table")
-        ] == visible
-        assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (
-            name or "Equal seconds"
-        )
+        found = [table.is_displayed() for table in clean.find_elements("css selector", ".table")]
+        assert found == visible
+        shown = texts(clean, ".switch [aria-pressed=true][data-value]")[0]
+        assert shown == (name or "Equal seconds")
     assert decision["outcome"] == "unclear"
     assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ best on validation"]
     assert texts(clean, ".decision small") == [f"Decision at {decision['table'].lower()}"]

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "several"))
 
 
-def test_model_json_is_read_back_as_written(run: Path) -> None:
+def test_model_json_is_read_back_as_written(run):
     names = [
         "a.safetensors",
         "b.safetensors",
@@ -54,7 +53,7 @@ def test_model_json_is_read_back_as_written(run: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, None])
-def test_another_format_is_refused(run: Path, version: object) -> None:
+def test_another_format_is_refused(run, version):
     (run / NAME).write_text(json.dumps(json.loads((run / NAME).read_text()) | {"version": version}))
     # A setting that is gone would say less.
     (run / "config.yaml").write_text("gone: 1\n")
@@ -62,14 +61,14 @@ def test_another_format_is_refused(run: Path, version: object) -> None:
         read_model(run)
 
 
-def test_a_folder_without_the_file_is_refused(run: Path) -> None:
+def test_a_folder_without_the_file_is_refused(run):
     (run / NAME).unlink()
     with pytest.raises(InputError, match=r"model\.json"):
         read_model(run)
     assert cost(run) == ""
 
 
-def test_a_run_below_the_folder_is_named(tmp_path: Path) -> None:
+def test_a_run_below_the_folder_is_named(tmp_path):
     folder = tmp_path / "job" / "flip" / "seed-0"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text("{}")
@@ -77,7 +76,7 @@ def test_a_run_below_the_folder_is_named(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
+def test_a_file_that_training_did_not_write_is_refused(run):
     for name in ("weights.safetensors", "config.yaml"):
         content = (run / name).read_bytes()
         (run / name).write_bytes(content[:-1] + b" ")
@@ -87,7 +86,7 @@ def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
     read_model(run)
 
 
-def test_another_data_json_is_refused(run: Path) -> None:
+def test_another_data_json_is_refused(run):
     """Only the digests may be removed, or the whole file."""
     path = run / "data.json"
     whole = path.read_text()
@@ -109,7 +108,7 @@ def test_another_data_json_is_refused(run: Path) -> None:
     read_model(run)
 
 
-def test_runs_of_version_0_2_0_are_still_read(run: Path) -> None:
+def test_runs_of_version_0_2_0_are_still_read(run):
     """Images and texts had no checksum of data.json, tables one of the whole file."""
     about, _ = read_model(run)
     sums = {name: value for name, value in about.sha256.items() if "data.json" not in name}
@@ -139,7 +138,7 @@ def test_runs_of_version_0_2_0_are_still_read(run: Path) -> None:
     ],
     ids=str,
 )
-def test_entries_that_training_did_not_write_are_refused(run: Path, change: dict[str, Any]) -> None:
+def test_entries_that_training_did_not_write_are_refused(run, change):
     about = json.loads((run / NAME).read_text())
     assert about != about | change
     (run / NAME).write_text(json.dumps(about | change))
@@ -147,7 +146,7 @@ def test_entries_that_training_did_not_write_are_refused(run: Path, change: dict
         read_model(run)
 
 
-def test_the_description_of_a_network_cannot_be_changed(run: Path) -> None:
+def test_the_description_of_a_network_cannot_be_changed(run):
     (run / "network").mkdir()
     (run / "network" / "tokenizer.json").write_text("{}")
     about = json.loads((run / NAME).read_text()) | {"network": "network"}

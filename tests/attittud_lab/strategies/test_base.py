@@ -13,16 +13,12 @@ from attittud_lab.strategies import find, make_strategy, names
 from tests.helpers.commands import JOB, call
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
+    tmp_path, monkeypatch, capsys
+):
+    """The script that CONTRIBUTING.md shows, through the command."""
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(JOB)
-
-
-def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The script that CONTRIBUTING.md shows, through the command."""
     for registry in (attittud_lab.strategies.base, attittud_lab.models):  # removed afterwards
         monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     text = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
@@ -30,28 +26,24 @@ def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
     exec(compile(f"#{script}", "mine.py", "exec"), {"__name__": "mine"})
     assert call("train", "job.yaml", "strategy=half", "model.name=linear") == 0
     assert "half, seed 0: 10 steps" in capsys.readouterr().out
-    shapes = {
-        name: tensor.shape
-        for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
-    }
-    assert shapes["body.layer.1.weight"] == (8, 64) and shapes["heads.primary.weight"] == (10, 8)
+    weights = load_weights(Path("runs/job/half/seed-0/weights.safetensors"))
+    assert weights["body.layer.1.weight"].shape == (8, 64)
+    assert weights["heads.primary.weight"].shape == (10, 8)
     assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
     with pytest.raises(ValueError, match="there is a strategy 'half' already"):
         attittud_lab.strategies.register("half", "", attittud_lab.strategies.Strategy)
 
 
-def test_every_strategy_declares_its_needs() -> None:
+def test_every_strategy_declares_its_needs():
     declared = {
         name: make_strategy(StrategyConfig(name=name), nn.Linear(4, 4), weights={"a": 1.0}, seed=0)
         for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")
     }
     assert {name for name, found in declared.items() if found.uses_held_out} == {"auto"}
-    assert {name for name, found in declared.items() if not found.needs_auxiliary} == {
-        "primary_only"
-    }
-    assert {name for name, found in declared.items() if not found.trains_head} == {
-        "pretrain_as_released"
-    }
+    shown = {name for name, found in declared.items() if not found.needs_auxiliary}
+    assert shown == {"primary_only"}
+    expected = {"pretrain_as_released"}
+    assert {name for name, found in declared.items() if not found.trains_head} == expected
     assert {name for name, found in declared.items() if found.needs_shared} == {"auto", "flip"}
     fixed = {"primary_only", "pretrain", "pretrain_as_released", "replay"}
     assert {name for name in names() if not find(name).tunes_primary_weight} == fixed

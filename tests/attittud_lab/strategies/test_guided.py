@@ -10,14 +10,14 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, make_strategy
 from attittud_lab.strategies.guided import SETTINGS, Guided
 from attittud_lab.training.train import run
-from tests.helpers.judges import AUTO_JOB
+from tests.helpers.commands import JOB
 from tests.helpers.strategies import body_update, setting
 
 WEIGHTS = {"a": 1.0, "b": 0.5}
 
 
 @pytest.mark.parametrize("name", ["multitask", "pretrain"])
-def test_heads_and_sums_equal_a_guides(name: str) -> None:
+def test_heads_and_sums_equal_a_guides(name):
     model, losses, _, _ = setting()
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     mine = {
@@ -32,7 +32,7 @@ def test_heads_and_sums_equal_a_guides(name: str) -> None:
         torch.testing.assert_close(mine[key], parameter.grad)
 
 
-def test_settings_reach_the_guide() -> None:
+def test_settings_reach_the_guide():
     model, _, _, _ = setting()
     config = StrategyConfig(
         name="flip", primary_weight=0.25, basis="svd", rank=3, refresh_every=7, include_mean=True
@@ -40,22 +40,16 @@ def test_settings_reach_the_guide() -> None:
     strategy = make_strategy(config, model, weights={"a": 2.0, "b": 3.0}, seed=5)
     assert isinstance(strategy, Guided)
     guide = strategy.guide
-    assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == (
-        0.25,
-        "svd",
-        3,
-        7,
-    )
+    expected = (0.25, "svd", 3, 7)
+    assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == expected
     assert guide.include_mean and guide.seed == 5 and guide.auxiliary_weight == {"a": 2.0, "b": 3.0}
     own = StrategyConfig(name="custom", eta=EtaWeights(0.5, 1.0, -2.0), auxiliary_weight=0.1)
     strategy = make_strategy(own, model, weights={"a": 2.0}, seed=0)
     assert isinstance(strategy, Guided) and strategy.guide.auxiliary_weight == {"a": 0.2}
 
 
-def test_engines_that_need_it_see_the_forward_pass() -> None:
-    """The update equals the update of an engine that needs only losses, whether or not the basis
-    has its own batch.
-    """
+def test_engines_that_need_it_see_the_forward_pass():
+    """The update is that of an engine that needs only losses."""
     updates = []
     for name in ("hooks", "loop"):
         model, losses, _, _ = setting(-1.0)
@@ -72,7 +66,7 @@ def test_engines_that_need_it_see_the_forward_pass() -> None:
     torch.testing.assert_close(*updates)
 
 
-def test_pcgrad_is_one_sided_and_never_stale() -> None:
+def test_pcgrad_is_one_sided_and_never_stale():
     model, losses, _, _ = setting(-1.0)
     strategy = make_strategy(StrategyConfig(name="pcgrad"), model, weights=WEIGHTS, seed=0)
     strategy.step(losses)
@@ -88,17 +82,15 @@ def test_pcgrad_is_one_sided_and_never_stale() -> None:
     torch.testing.assert_close(body_update(model), expected)
 
 
-def test_what_a_preset_fixes_is_not_inherited() -> None:
+def test_what_a_preset_fixes_is_not_inherited():
     """A strategy of a comparison takes the rest from the section `strategy`."""
     for name in presets():
         inherited = find(name).inherits
         assert not (preset(name).keys() & set(inherited)), name
-    assert (
-        find("flip").inherits == find("auto").inherits == SETTINGS
-        and find("multitask").inherits == ()
-    )
+    assert find("flip").inherits == find("auto").inherits == SETTINGS
+    assert find("multitask").inherits == ()
 
 
 def test_auto_refuses_weights_from_the_configuration(tmp_path):
     with pytest.raises(InputError, match="strategy auto finds the weights itself"):
-        run(loads(AUTO_JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)
+        run(loads(JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)

@@ -31,13 +31,13 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_every_baseline_follows_its_formula(name: str, sign: float) -> None:
+def test_every_baseline_follows_its_formula(name, sign):
     model, losses, p, a = setting(sign)
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     torch.testing.assert_close(body_update(model), FORMULAS[name](p, a))
 
 
-def test_replay_is_one_mixture() -> None:
+def test_replay_is_one_mixture():
     model, losses, _, a = setting()
     make_strategy(StrategyConfig(name="replay", ratio=0.25), model, weights=WEIGHTS, seed=0).step(
         losses
@@ -48,7 +48,7 @@ def test_replay_is_one_mixture() -> None:
     torch.testing.assert_close(body_update(model), 0.25 * p + 0.75 * a)
 
 
-def test_bloop_keeps_a_running_mean() -> None:
+def test_bloop_keeps_a_running_mean():
     model, losses, p, a = setting()
     strategy = make_strategy(
         StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0
@@ -73,7 +73,7 @@ def test_bloop_keeps_a_running_mean() -> None:
 @pytest.mark.parametrize(
     ("name", "aggregator"), [("torchjd_mgda", "MGDA"), ("torchjd_aligned_mtl", "AlignedMTL")]
 )
-def test_symmetric_baselines_equal_torchjds(name: str, aggregator: str) -> None:
+def test_symmetric_baselines_equal_torchjds(name, aggregator):
     aggregation = pytest.importorskip(
         "torchjd.aggregation", reason="the extra torchjd is not installed"
     )

@@ -9,7 +9,7 @@ IMAGES = torch.arange(200 * 2 * 16 * 16).reshape(200, 2, 16, 16)
 """Every pixel is different, so that each shows where it came from."""
 
 
-def test_each_image_is_mirrored_with_probability_one_half() -> None:
+def test_each_image_is_mirrored_with_probability_one_half():
     torch.manual_seed(0)
     changed = augmented(IMAGES, ["flip"])
     mirrored = 0
@@ -20,7 +20,7 @@ def test_each_image_is_mirrored_with_probability_one_half() -> None:
     assert 70 < mirrored < 130
 
 
-def test_each_image_is_moved_by_at_most_an_eighth_and_borders_are_repeated() -> None:
+def test_each_image_is_moved_by_at_most_an_eighth_and_borders_are_repeated():
     torch.manual_seed(0)
     changed = augmented(IMAGES, ["shift"])
     moves = set()
@@ -37,7 +37,7 @@ def test_each_image_is_moved_by_at_most_an_eighth_and_borders_are_repeated() -> 
     assert len(moves) == 25  # each of the moves occurs among 200 images
 
 
-def test_without_changes_images_stay_and_draws_follow_the_seed() -> None:
+def test_without_changes_images_stay_and_draws_follow_the_seed():
     assert augmented(IMAGES, []) is IMAGES
     results = []
     for _ in range(2):

@@ -1,6 +1,4 @@
-"""The strategy `channel`: labels are translated by training labels alone, and closed sources have no
-effect.
-"""
+"""The strategy `channel`: training labels alone translate, and closed sources have no effect."""
 
 import json
 from dataclasses import replace

@@ -1,21 +1,90 @@
-"""Captured steps: their bookkeeping on the CPU with a stand-in for CUDA graphs, and the real ones
-on a GPU.
-"""
+"""Captured steps: their bookkeeping on the CPU with a stand-in, and real ones on a GPU."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from attittud_lab.config.load import loads
+from attittud_lab.config.load import load, loads
 from attittud_lab.config.schema import Config
 from attittud_lab.models.network import build_model
+from attittud_lab.strategies.guided import Guided
 from attittud_lab.training import phase as module
 from attittud_lab.training.devices import WARM_UP, CapturedSteps
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
-from tests.helpers.captured import StandIn, trained
+from experiments.reproduce.miniature import write_miniature
+
+
+class StandIn:
+    """Like a CUDA graph: Python code runs at the recording, device work at replays alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.phase: Phase | None = None
+        self.replays = 0
+
+    def _tensors(self) -> list[Tensor]:
+        found = [*self.phase.model.state_dict().values()]
+        for state in self.phase.optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, Tensor)]
+        if isinstance(self.phase.strategy, Guided):
+            guide = self.phase.strategy.guide
+            found += [guide._schedule.index, guide._schedule.skipped, guide.subspace.active]
+            found += [guide.subspace.rows] if guide.subspace.rows is not None else []
+            for record in guide._auto.scores.values():
+                found += [record.moments, record.weights, record.skipped]
+        else:
+            found += list(getattr(self.phase.strategy, "memory", {}).values())
+        return found
+
+    def counts(self, new: tuple[Any, Any] | None = None) -> tuple[Any, Any] | None:
+        """What the guide counts in Python."""
+        guide = getattr(self.phase.strategy, "guide", None)
+        if guide is None:
+            return None
+        refresher, hearings = guide._schedule, guide._auto
+        old = (refresher.age, refresher.count), (hearings.age, hearings.count)
+        if new is not None:
+            (refresher.age, refresher.count), (hearings.age, hearings.count) = new
+        return old
+
+    def __call__(self, action: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        places = self._tensors()
+        before = [tensor.clone() for tensor in places]
+        random, counts = torch.get_rng_state(), self.counts()
+        found = action()
+        with torch.no_grad():
+            for place, value in zip(places, before, strict=True):
+                place.copy_(value)
+        torch.set_rng_state(random)
+
+        def replay() -> None:
+            self.replays += 1
+            now, values = self.counts(), dict(self.phase.streams.values)
+            self.counts(counts)  # the same work that was recorded
+            again = action()
+            for name, tensor in found.values.items():
+                tensor.copy_(again.values[name])
+            self.phase.streams.values = values
+            self.counts(now)
+
+        return found, replay
+
+
+def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
+    lines: list[dict[str, Any]] = []
+    phase.run(lambda line: lines.append(dict(line)), lambda: None, lambda *_: None)
+    for line in lines:
+        del line["seconds"]
+    return lines, torch.cat(
+        [parameter.detach().flatten() for parameter in phase.model.parameters()]
+    )
+
 
 JOB = """
 data:
@@ -61,15 +130,12 @@ def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
 
 
 @pytest.mark.parametrize("strategy", ["flip", "primary_only", "auto"])
-def test_replayed_steps_are_the_steps_of_an_ordinary_run(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy, monkeypatch):
     changes = [f"strategy.name={strategy}", "model.dropout=0.3"]
     if strategy == "auto":
         changes += ["strategy.judge_every=2", "training.guided.steps=30"]
     config = loads(JOB, changes)
     phase, stand_in = phase_of(config, monkeypatch, captured=True)
-    assert stand_in is not None
     lines, weights = trained(phase)
     # Each kind is recorded after its warm-up, and what is left of the steps are replays.
     kinds = {"flip": 2, "auto": 4}.get(strategy, 1)
@@ -87,17 +153,11 @@ def test_replayed_steps_are_the_steps_of_an_ordinary_run(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings(
-    "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
-)
 @pytest.mark.parametrize(
     "strategy",
     ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate", "auto"],
 )
-def test_captured_runs_on_a_gpu_equal_eager_runs_bit_by_bit(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captured_runs_on_a_gpu_equal_eager_runs_bit_by_bit(strategy, tmp_path, monkeypatch):
     more = [
         f"strategy.name={strategy}",
         "training.deterministic=true",
@@ -114,3 +174,61 @@ def test_captured_runs_on_a_gpu_equal_eager_runs_bit_by_bit(
         weights.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert weights[0] == weights[1] == weights[2]
     assert json.loads((tmp_path / "again" / "run.json").read_text())["repeatable"] is True
+
+
+CONFIG = Path(__file__).parents[3] / "experiments" / "configs" / "table2-cat-vs-dog.yaml"
+
+SMALL = [
+    "model.name=wideresnet-10-1",
+    "data.primary.validation=40",
+    "training.guided.epochs=null",
+    "training.guided.steps=12",
+    "training.guided.evaluations=3",
+    "training.guided.warmup=0",
+    "training.guided.batch_size=16",
+    "training.guided.primary_batch=10",
+    "training.finetune.steps=8",
+    "training.finetune.evaluations=2",
+    "training.finetune.primary_batch=10",
+    "strategy.basis_batch=8",
+    "strategy.refresh_every=4",
+]
+
+
+def config(folder: Path, *more: str) -> Config:
+    data = write_miniature(folder, "cifar10")
+    return load(
+        CONFIG, [f"data.primary.path={data}", f"data.auxiliary.others.path={data}", *SMALL, *more]
+    )
+
+
+def bits(path: Path, job: Config) -> tuple[bytes, dict[str, float]]:
+    result = run(job, 0, run_dir=path)
+    return (path / "weights.safetensors").read_bytes(), result.test
+
+
+@pytest.mark.parametrize("strategy", ["orthogonal", "bloop"])
+def test_a_repeated_run_gives_the_same_bits(strategy, tmp_path):
+    job = config(tmp_path, f"strategy.name={strategy}", "device=cpu", "training.precision=fp32")
+    first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
+    assert first == second
+    other = bits(tmp_path / "other", replace(job, model=replace(job.model, dropout=0.2)))
+    assert other[0] != first[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "strategy", ["orthogonal", "pcgrad", "multitask", "auto", "pretrain_as_released"]
+)
+def test_a_repeated_run_gives_the_same_bits_on_a_gpu(strategy, tmp_path):
+    job = config(tmp_path, f"strategy.name={strategy}", "device=cuda")
+    assert (
+        job.training.deterministic and job.training.cuda_graph and job.training.precision == "bf16"
+    )
+    first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
+    assert first == second
+    assert json.loads((tmp_path / "first" / "run.json").read_text())["repeatable"] is True
+    run(
+        config(tmp_path, "training.deterministic=false", "device=cuda"), 0, run_dir=tmp_path / "off"
+    )
+    assert json.loads((tmp_path / "off" / "run.json").read_text())["repeatable"] is False

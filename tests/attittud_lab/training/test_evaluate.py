@@ -19,7 +19,7 @@ def pairwise(scores: list[float], labels: list[int]) -> float:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_auc_is_the_share_of_correctly_ordered_pairs(labels: int) -> None:
+def test_auc_is_the_share_of_correctly_ordered_pairs(labels):
     torch.manual_seed(0)
     outputs = torch.randint(-4, 5, (40, labels)).float()  # whole numbers: there are ties
     targets = torch.randint(0, 2, (40, labels))
@@ -33,23 +33,19 @@ def test_auc_is_the_share_of_correctly_ordered_pairs(labels: int) -> None:
     assert found["macro_f1"] == pytest.approx(float(f1.mean()))
 
 
-def test_a_label_with_only_positive_or_negative_examples_has_no_auc() -> None:
+def test_a_label_with_only_positive_or_negative_examples_has_no_auc():
     targets = torch.tensor([[0, 1, 0], [1, 1, 0], [1, 1, 0]])
     outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
-    assert (
-        found["auc/l0"] == found["auc"] == 0.5
-        and math.isnan(found["auc/l1"])
-        and math.isnan(found["auc/l2"])
-    )
+    assert found["auc/l0"] == found["auc"] == 0.5
+    assert math.isnan(found["auc/l1"])
+    assert math.isnan(found["auc/l2"])
 
 
 @pytest.mark.parametrize("wanted", [0.3, 4.0])
 @pytest.mark.parametrize("several", [False, True])
-def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) -> None:
-    """Labels are drawn from the probabilities of scores, which are then made too small or too
-    large.
-    """
+def test_calibration_recovers_a_known_temperature(wanted, several):
+    """Labels are drawn from the probabilities of scores, which are then scaled."""
     generator = torch.Generator().manual_seed(0)
     scores = 2 * torch.randn(20_000, 3, generator=generator)
     if several:
@@ -59,17 +55,15 @@ def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) 
     assert fitted_temperature(scores * wanted, targets) == pytest.approx(wanted, rel=0.05)
 
 
-def test_calibration_on_few_examples_makes_no_prediction_certain() -> None:
-    """All of them are predicted correctly, so that without smoothing no temperature would be low
-    enough.
-    """
+def test_calibration_on_few_examples_makes_no_prediction_certain():
+    """All are predicted correctly: without smoothing no temperature would be low enough."""
     targets = torch.arange(10) % 3
     scores = torch.nn.functional.one_hot(targets, 3).float()
     likely = (scores / fitted_temperature(scores, targets)).softmax(1).max(1).values
     assert 0.33 <= float(likely.min()) <= 1 - 0.5 * 12**-1.5
 
 
-def test_the_calibration_temperature_has_limits() -> None:
+def test_the_calibration_temperature_has_limits():
     """Scores that say nothing, or the opposite, or are all equal."""
     targets = torch.arange(300) % 3
     right = torch.nn.functional.one_hot(targets, 3).float()

@@ -2,28 +2,24 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from attittud_lab.config.load import changed, loads
-from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
 from attittud_lab.training.phase import DivergedError, Phase, learning_rate
 from attittud_lab.training.train import load_data, run
-from tests.helpers.judges import AUTO_JOB
+from tests.helpers.commands import JOB
 from tests.helpers.runs import job
 
 __all__ = ["job"]  # fixtures
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc"])
-def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, metric: str) -> None:
-    """Looks at validation are made up: the smallest loss is elsewhere than the best figure, which
-    occurs twice.
-    """
+def test_the_metric_chooses_the_model_and_the_loss_among_equals(job, metric):
+    """The smallest loss is elsewhere than the best figure, which occurs twice."""
     looks = [(0.6, 0.5), (0.8, 0.9), (0.8, 0.7), (0.7, 0.1), (0.8, 0.8), (0.5, 0.6)]
     others = {
         name: 0.9 - 0.1 * number for number, name in enumerate(("accuracy", "macro_f1", "auc"))
@@ -60,9 +56,7 @@ def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, met
         ],
     ],
 )
-def test_training_that_diverges_ends_with_a_sentence(
-    job: Config, changes: list[str], tmp_path: Path
-) -> None:
+def test_training_that_diverges_ends_with_a_sentence(job, changes, tmp_path):
     found = changed(job, changes[:1] + [change for change in changes[1:] if ".lr=" not in change])
     lr = next(float(change.partition("=")[2]) for change in changes if ".lr=" in change)
     found = replace(
@@ -71,14 +65,11 @@ def test_training_that_diverges_ends_with_a_sentence(
     )
     with pytest.raises(DivergedError, match=r"training\.guided\.lr"):
         run(found, run_dir=tmp_path)
-    assert (
-        not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
-    )
+    assert not (tmp_path / "result.json").exists()
+    assert not (tmp_path / "weights.safetensors").exists()
 
 
-def test_running_out_of_memory_is_explained(
-    job: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_out_of_memory_is_explained(job, tmp_path, monkeypatch):
     def full(_: Phase) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 
@@ -88,7 +79,7 @@ def test_running_out_of_memory_is_explained(
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_a_model_that_is_not_finite_is_never_chosen(job: Config, broken: int) -> None:
+def test_a_model_that_is_not_finite_is_never_chosen(job, broken):
     """Also where its accuracy is the highest so far, as that of constant answers may be."""
     config = changed(job, ["training.guided.evaluations=3", "strategy=primary_only"])
     data = load_data(config)
@@ -107,12 +98,12 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, broken: int) ->
 
 def test_validation_examples_can_be_the_judges(tmp_path):
     """Neither training nor test examples judge."""
-    config = loads(AUTO_JOB, ["strategy.name=auto", f"output={tmp_path}"])
+    config = loads(JOB, ["strategy.name=auto", f"output={tmp_path}"])
     data = load_data(config)
     model = build_model(config.model, data, 0)
     judges = Phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
     assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
-    other = loads(AUTO_JOB, ["strategy.name=flip", f"output={tmp_path}"])
+    other = loads(JOB, ["strategy.name=flip", f"output={tmp_path}"])
     assert (
         Phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
     )
@@ -120,8 +111,9 @@ def test_validation_examples_can_be_the_judges(tmp_path):
 
 def test_judges_are_used_as_often_as_configured(tmp_path):
     """The judges are asked in every third step, not the training batch."""
-    settings = ["strategy.judge_every=3", "training.guided.accumulate=2", f"output={tmp_path}"]
-    config = loads(AUTO_JOB, settings)
+    settings = ["strategy.judge_every=3", "training.guided.steps=24", f"output={tmp_path}"]
+    settings.append("training.guided.accumulate=2")
+    config = loads(JOB, settings)
     data = load_data(config)
     phase = Phase(
         "guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy"

@@ -42,9 +42,8 @@ def test_judges_never_train_and_alternate():
         found.primary()
         assert min(found.model.seen) >= 0
         found.judge()
-        assert (
-            32 <= len(found.model.seen) <= MOST_JUDGES
-        )  # across two turns an example may come twice
+        # across two turns an example may come twice
+        assert 32 <= len(found.model.seen) <= MOST_JUDGES
         assert max(found.model.seen) < 0
         seen |= found.model.seen
     assert len(seen) == 100

@@ -1,16 +1,12 @@
-"""Whole runs on the embedded digits: every strategy trains, and a run folder holds what it
-promises.
-"""
+"""Whole runs on the embedded digits: every strategy trains, and reads the test set once."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import Config
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, names
@@ -31,7 +27,7 @@ def _trains_digits(name: str) -> bool:
 )  # cvxpy's, about how TorchJD's Nash-MTL uses it
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate:UserWarning")
 @pytest.mark.parametrize("name", [name for name in names() if _trains_digits(name)])
-def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
+def test_every_strategy_trains(job, tmp_path, name):
     if name.startswith("torchjd_"):
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
     try:
@@ -45,9 +41,7 @@ def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
     assert 0.2 < result.test["accuracy"] <= 1 and result.validation["loss"] > 0
 
 
-def test_the_test_set_is_read_once_at_the_end(
-    job: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_test_set_is_read_once_at_the_end(job, tmp_path, monkeypatch):
     data, read = load_data(job), list[Examples]()
 
     def noted(
@@ -64,7 +58,7 @@ def test_the_test_set_is_read_once_at_the_end(
     assert result.validation != result.test
 
 
-def test_strategies_of_a_seed_share_initialisation_and_batches(job: Config, tmp_path: Path) -> None:
+def test_strategies_of_a_seed_share_initialisation_and_batches(job, tmp_path):
     data = load_data(job)
     first = {}
     for name in ("primary_only", "multitask", "drop_harmful"):

@@ -1,6 +1,4 @@
-"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed, not
-trusted.
-"""
+"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed."""
 
 import json
 import os
@@ -57,7 +55,7 @@ def train_by_command(folder: Path) -> None:
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
 )
-def test_a_killed_run_continues_to_the_same_result(tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_the_same_result(tmp_path):
     whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
     whole.parent.mkdir()
     tmp_path.parent.mkdir()
@@ -87,9 +85,8 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path: Path) -> None:
             for path in killed.glob("*.json"):
                 json.loads(path.read_text())
         elif (killed / "result.json").exists():
-            (
-                killed / "result.json"
-            ).unlink()  # it was faster than the kill: its last part is done again
+            # it was faster than the kill: its last part is done again
+            (killed / "result.json").unlink()
     train_by_command(tmp_path)
     assert outcome(killed) == outcome(undisturbed)
     assert not list(tmp_path.rglob(".*.part"))
@@ -97,8 +94,8 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", "bloop"])
 def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
-    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, strategy, monkeypatch
+):
     train_to_end(tmp_path / "whole", strategy)
     saved = files.write_atomically
 
@@ -121,7 +118,7 @@ def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
-def test_changed_data_are_noticed(tmp_path: Path) -> None:
+def test_changed_data_are_noticed(tmp_path):
     unfinished(tmp_path)
     record = json.loads((tmp_path / "data.json").read_text())
     record["primary"]["train"]["rows"][0] += 1

@@ -1,6 +1,4 @@
-"""Text classification with masked language modelling through the whole product, with a tiny encoder
-made on the spot.
-"""
+"""Text classification with masked language modelling, with a tiny encoder made on the spot."""
 
 import json
 from pathlib import Path
@@ -19,9 +17,8 @@ from tests.helpers.text_jobs import write_job
 torch.set_num_threads(1)
 
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # of tokenizers and transformers
+# of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +26,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return load(write_job(tmp_path_factory.mktemp("texts")))
 
 
-# ----------------------------------------------------------------------------- the paper's settings
-
-
-def test_word_embeddings_are_not_decomposed(job: Config) -> None:
+def test_word_embeddings_are_not_decomposed(job):
     """They receive the auxiliary gradient as it is, the other shared parameters do not."""
     torch.manual_seed(0)
     data = load_data(job)
@@ -62,7 +56,7 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["flip", "auto", "primary_only"])
-def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
+def test_micro_batches_change_no_update(tmp_path, strategy):
     weights = []
     for parts in (1, 4):
         config = loads(
@@ -88,10 +82,8 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
 
-def test_micro_batches_have_their_own_noise(job: Config) -> None:
-    """Otherwise accumulation would hide the same positions in all of them, and drop the same
-    units.
-    """
+def test_micro_batches_have_their_own_noise(job):
+    """Else accumulation would hide the same positions in all of them, and drop the same units."""
     config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
     data = load_data(config)
     for examples in (
@@ -99,7 +91,6 @@ def test_micro_batches_have_their_own_noise(job: Config) -> None:
         data.auxiliary["lm"].examples,
     ):  # the same text everywhere
         examples.inputs[:] = examples.inputs[0]
-    assert data.primary.examples.targets is not None
     data.primary.examples.targets[:] = 0
     model = build_model(config.model, data, 0).train()
     streams = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
@@ -109,23 +100,12 @@ def test_micro_batches_have_their_own_noise(job: Config) -> None:
     assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
 
 
-# ------------------------------------------------------------------------------------- the commands
-
-
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*")
 @pytest.mark.parametrize("strategy", ["flip", "pretrain", "multitask"])
 def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
-    job: Config,
-    strategy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Masked words, packed blocks, several lengths and refreshes by hooks; nothing is run eagerly
-    for want of a capture.
-    """
+    job, strategy, tmp_path, monkeypatch, caplog
+):
+    """Masked words, packed blocks, several lengths and refreshes by hooks."""
     text = (Path(job.output).parent / "job.yaml").read_text()
     more = [
         f"strategy.name={strategy}",

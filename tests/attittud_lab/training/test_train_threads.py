@@ -41,9 +41,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Replace torch's threads and the clock of the measurement; a step is a real one that takes a
-    known time.
-    """
+    """Replace torch's threads and the clock; a step is a real one that takes a known time."""
     machine = Machine({1: 0.01, 2: 1.0, MANY: 1.5})
     original = Phase.step
 
@@ -67,8 +65,8 @@ def recorded(path: Path) -> object:
     [(1.5, 1), (0.01, 1), (0.0095, 1), (0.0085, MANY), (0.002, MANY)],
 )
 def test_a_measurement_chooses_one_thread_unless_more_are_clearly_faster(
-    several: float, expected: int, machine: Machine, tmp_path: Path
-) -> None:
+    several, expected, machine, tmp_path
+):
     machine.seconds = {1: 0.01, MANY: several}
     config = loads(JOB)
     run(config, run_dir=tmp_path)
@@ -78,14 +76,14 @@ def test_a_measurement_chooses_one_thread_unless_more_are_clearly_faster(
     assert threads_of(config, load_data(config)) == expected
 
 
-def test_a_configured_number_of_threads_is_not_measured(machine: Machine, tmp_path: Path) -> None:
+def test_a_configured_number_of_threads_is_not_measured(machine, tmp_path):
     config = loads(JOB, ["training.threads=2"])
     run(config, run_dir=tmp_path)
     assert recorded(tmp_path) == 2 and set(machine.counts) == {2}
     assert threads_of(config, load_data(config)) == 2
 
 
-def test_a_hiccup_does_not_decide() -> None:
+def test_a_hiccup_does_not_decide():
     machine = Machine({1: 0.01, MANY: 0.002})
     usual = torch.get_num_threads()
     taken = iter(range(100))
@@ -103,14 +101,14 @@ def test_a_hiccup_does_not_decide() -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_the_measurement_changes_no_result(tmp_path: Path) -> None:
+def test_the_measurement_changes_no_result(tmp_path):
     run(loads(JOB), run_dir=tmp_path / "measured")
     run(loads(JOB, ["training.threads=1"]), run_dir=tmp_path / "configured")
     assert recorded(tmp_path / "measured") == 1
     assert outcome(tmp_path / "measured") == outcome(tmp_path / "configured")
 
 
-def test_a_continued_run_keeps_its_number_of_threads(machine: Machine, tmp_path: Path) -> None:
+def test_a_continued_run_keeps_its_number_of_threads(machine, tmp_path):
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": 2}))
@@ -120,9 +118,7 @@ def test_a_continued_run_keeps_its_number_of_threads(machine: Machine, tmp_path:
     assert recorded(tmp_path) == 2 and set(machine.counts) == {2}
 
 
-def test_later_runs_of_a_comparison_keep_its_number_of_threads(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_later_runs_of_a_comparison_keep_its_number_of_threads(machine, tmp_path):
     machine.seconds = {1: 0.01, MANY: 0.005}
     compare(comparison(), tmp_path)
     machine.seconds = {1: 0.01, MANY: 0.5}  # the machine is busy now
@@ -131,7 +127,7 @@ def test_later_runs_of_a_comparison_keep_its_number_of_threads(
 
 
 @pytest.mark.parametrize("wrong", ["many", 0, None, True])
-def test_a_wrong_number_of_threads_is_refused(wrong: object, tmp_path: Path) -> None:
+def test_a_wrong_number_of_threads_is_refused(wrong, tmp_path):
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))

@@ -62,9 +62,7 @@ def folds(rows, seed=0, count=3):
 
 
 def once(monkeypatch, name):
-    """Leave one setting to a learner and to each use, so that nothing is chosen and every fit is
-    fast.
-    """
+    """Leave one setting to a learner and to each use, so that every fit is fast."""
     learner = find_learner(name)
     setting = {**learner.settings(several=False)[0], **FAST.get(name, {})}
     for method in ("settings", "fewer_settings"):
@@ -100,9 +98,7 @@ def test_scores_of_a_fold_do_not_depend_on_its_labels(learner, several, monkeypa
 
 @pytest.mark.parametrize("learner", learners())
 def test_random_labels_are_predicted_as_well_as_chance(learner, monkeypatch):
-    """Mean accuracy of every candidate over many draws; a leak of one label in ten would be
-    seen.
-    """
+    """Mean accuracy over many draws; a leak of one label in ten would be seen."""
     draws = 12 if learner == SOURCE_LEARNER else 4
     if learner != SOURCE_LEARNER:
         once(monkeypatch, learner)
