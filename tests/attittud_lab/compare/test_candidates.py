@@ -88,7 +88,7 @@ def test_drawn_settings_reach_the_run():
         assert made.model.dropout == float(values["model.dropout"])
 
 
-def test_every_run_has_a_folder_of_its_own() -> None:
+def test_every_run_has_a_folder_of_its_own():
     flip = StrategyConfig(name="flip")
     labels, weights, changes = ("flip", "flip rank=7"), (0.1, 0.3), ((), ("model.width=8",))
     budgets = Budget(3, 2), Budget(3, 4), Budget(4, 2)

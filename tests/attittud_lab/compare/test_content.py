@@ -38,7 +38,7 @@ def test_damaged_results_are_refused():
             checked(damaged)
 
 
-def test_what_one_test_example_is_worth() -> None:
+def test_what_one_test_example_is_worth():
     """The mean over all seeds cannot be known better than this."""
     settings = {
         (): 1 / 9,

@@ -80,7 +80,7 @@ def test_class_names_with_half_a_character_are_refused():
         labels_of(table, "label", "column 'label'")
 
 
-def test_a_list_of_class_names_is_for_the_usual_column_and_for_one_with_as_many_labels() -> None:
+def test_a_list_of_class_names_is_for_the_usual_column_and_for_one_with_as_many_labels():
     columns = {"label": [0, 0, 0], "breed": [2, 0, 1], "owner": [1, 0, 1]}
     table = pa.table(columns, metadata={"class_names": '["cat", "dog", "fox"]'})
     names = ["cat", "dog", "fox"]

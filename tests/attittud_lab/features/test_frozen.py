@@ -1,11 +1,9 @@
 """The checksum of an encoder's files."""
 
-from pathlib import Path
-
 from attittud_lab.features.frozen import checksum
 
 
-def test_the_checksum_is_of_names_and_every_byte(tmp_path: Path) -> None:
+def test_the_checksum_is_of_names_and_every_byte(tmp_path):
     names, weights = tmp_path / "names.json", tmp_path / "weights.bin"
     found = set()
     for content in (b"abc", b"abd", b"bbc"):
