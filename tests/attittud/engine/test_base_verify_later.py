@@ -101,31 +101,12 @@ RIGHT: dict[str, Case] = {
         (data(3, 6, 6), ("flat", "separate")),
         (data(3, 6, 6), ("separate",)),
     ),
-    "as_many_positions_as_examples": (
-        linear,
-        lambda model, x: losses_of(model(x)),
-        (data(M, 4, 6),),
-        (data(M, M, 6),),
-    ),
-    "a_single_example": (
-        linear,
-        lambda model, x: losses_of(model(x)),
-        (data(M, 4, 6),),
-        (data(1, 4, 6),),
-    ),
-    "fewer_examples": (
-        linear,
-        lambda model, x: losses_of(model(x)),
-        (data(M, 4, 6),),
-        (data(3, 4, 6),),
-    ),
-    "more_positions": (
-        linear,
-        lambda model, x: losses_of(model(x)),
-        (data(M, 4, 6),),
-        (data(M, 7, 6),),
-    ),
 }
+# From 5 examples with 4 positions each to as many positions as examples, and so on.
+SHAPES = {"square": (M, M), "a_single_example": (1, 4), "fewer_examples": (3, 4)}
+for name, shape in (SHAPES | {"more_positions": (M, 7)}).items():
+    batches = (data(M, 4, 6),), (data(*shape, 6),)
+    RIGHT[name] = (linear, lambda model, x: losses_of(model(x)), *batches)
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -53,12 +53,6 @@ def test_one_primary_row_gives_one_sided_pcgrad(sign):
     assert torch.allclose(found, primary + projected)
 
 
-def test_equal_weights_add_the_rows():
-    rows = torch.randn(7, 30)
-    found = Attittud(Eta(neutral=2, helpful=2, harmful=2), primary_weight=0.5, primary_rows=4)(rows)
-    assert torch.allclose(found, 0.5 * rows[:4].mean(0) + 2 * rows[4:].sum(0), rtol=1e-5, atol=1e-6)
-
-
 def test_wrong_numbers_of_rows_and_etas_are_refused():
     with pytest.raises(ValueError, match="auxiliary"):
         Attittud(Eta(1, 1, 0), primary_rows=3)(torch.randn(3, 5))

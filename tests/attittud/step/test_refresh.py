@@ -114,23 +114,6 @@ def test_a_refresh_waits_for_a_batch_with_more_than_one_example(basis, verbs, ca
 WEIGHTS = Eta(1, 0.5, -1)
 
 
-def test_basis_losses_are_called_only_when_a_refresh_is_due():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=WEIGHTS, rank=3, refresh_every=3)
-    calls = []
-
-    def basis_losses():
-        calls.append(1)
-        assert torch.is_grad_enabled()
-        return p.losses()
-
-    totals = []
-    for _ in range(7):
-        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
-        totals.append(len(calls))
-    assert totals == [1, 1, 1, 2, 2, 2, 3]
-
-
 def test_refresh_can_be_forced_and_forbidden():
     p = problem("mlp")
     guide = Guide(p.model, eta=WEIGHTS, rank=3, refresh_every=2)
