@@ -90,3 +90,8 @@ class Run:
 def close(got, want, tolerance=1e-5):
     error = float((got.double() - want.double()).norm() / want.double().norm())
     assert error <= tolerance, f"relative error {error:.2e}"
+
+
+def relative(found, wanted):
+    """The error of a float64 result or of its rounding."""
+    return float((found.double() - wanted).norm() / wanted.norm())

@@ -24,9 +24,7 @@ def test_the_check_catches_a_wrong_rule(monkeypatch):
 
     monkeypatch.setitem(RULES, F.layer_norm, rule._replace(gradients=wrong))
     given = layer("layer_norm")
-    with pytest.raises(
-        UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of its norm\)\. "
-    ):
+    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of"):
         compare("hooks", given.model, given.losses)
 
 

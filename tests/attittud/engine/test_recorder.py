@@ -20,10 +20,7 @@ def test_data_overwritten_in_place_raise_an_error():
         x = torch.randn(4, 3).clone()
         losses = model(x).square().sum(1)
         x.add_(1)
-        with pytest.raises(
-            UnsupportedError,
-            match=r"weight, bias in linear.* was overwritten in place, .*engine='loop'",
-        ):
+        with pytest.raises(UnsupportedError, match=r"weight, bias in linear.* overwritten"):
             engine.jacobian(losses, layout)
 
 

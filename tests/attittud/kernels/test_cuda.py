@@ -5,9 +5,8 @@ import torch
 
 from attittud import kernels as linalg
 from attittud.basis.base import orthonormalise_
-from tests.helpers.long_rows import relative, rows
+from tests.helpers.on_gpu import relative
 
-__all__ = ["rows"]  # fixtures
 pytestmark = pytest.mark.gpu
 
 

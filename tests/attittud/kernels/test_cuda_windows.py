@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attittud.engine.gradients import Windows
-from tests.helpers.long_rows import relative
+from tests.helpers.on_gpu import relative
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,6 @@ import torch
 
 from attittud import kernels as linalg
 from attittud.kernels import dot, gram, project, transform_
-from tests.helpers.long_rows import rows
-
-__all__ = ["rows"]  # fixtures
 
 
 def test_projections_keep_their_precision_inside_autocast():

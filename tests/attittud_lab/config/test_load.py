@@ -137,10 +137,7 @@ def test_changed_keeps_all_other_settings():
     assert [source.weight for source in other.data.auxiliary.values()] == [2, 1]
     assert other.training.finetune.lr == 1e-4
     assert changed(config, []) == config
-    with pytest.raises(
-        ConfigError,
-        match=r"command line \(strategy.rank=x\): strategy.rank: .*integer",
-    ):
+    with pytest.raises(ConfigError, match=r"\(strategy.rank=x\): strategy.rank: .*integer"):
         changed(config, ["strategy.rank=x"])
 
 

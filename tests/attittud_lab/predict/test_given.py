@@ -25,9 +25,7 @@ def test_one_colour_image_is_one_image():
 @pytest.mark.parametrize("wrong", [3, [{"label": "a"}]])
 def test_inputs_of_another_kind_are_refused(wrong):
     for read in (lambda: images(wrong, None, 3), lambda: texts(wrong, None)):
-        with pytest.raises(
-            InputError, match=r"the model reads (images|texts); give|needs one column"
-        ):
+        with pytest.raises(InputError, match=r"the model reads (images|texts)|needs one column"):
             read()
 
 

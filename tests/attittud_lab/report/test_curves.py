@@ -7,9 +7,6 @@ import pytest
 from attittud_lab.errors import InputError
 from attittud_lab.report.curves import curves
 from attittud_lab.strategies.guided import PARTS
-from tests.helpers.reports import comparison, run_dir
-
-__all__ = ["comparison", "run_dir"]  # fixtures
 
 
 def test_curves_show_the_metrics_of_the_run(run_dir):

@@ -3,16 +3,19 @@
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from attittud_lab import report
 from attittud_lab.report import LARGEST, render
 from attittud_lab.report.collect import collect
 from tests.helpers.browser import browser
 from tests.helpers.commands import call
-from tests.helpers.reports import clean, comparison, run_dir, texts
 
-__all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
+__all__ = ["browser"]  # a fixture
+
 EVIL = "<script>alert('x')</script>&\"'</style>"
 
 
@@ -74,6 +77,26 @@ def test_a_name_that_is_not_utf_8_does_not_lose_the_page(run_dir, tmp_path, monk
     page = report.write_report(run_dir, tmp_path).read_text(encoding="utf-8")
     assert "a\\udcff.png ✓" in page
     assert name in json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["notes"][0]
+
+
+@pytest.fixture
+def clean(browser: Any) -> Iterator[Any]:
+    """A browser whose console and network must have stayed silent."""
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    yield browser
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
+    assert not [url for url in asked if url.startswith(("http", "ws"))]
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    return [element.text for element in browser.find_elements("css selector", selector)]
 
 
 def click(browser: Any, text: str, place: str = "body") -> None:

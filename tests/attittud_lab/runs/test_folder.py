@@ -93,9 +93,7 @@ def test_damaged_checkpoint_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-5] ^= 1  # one bit of one weight
     path.write_bytes(content)
-    with pytest.raises(
-        InputError, match=r"the checkpoint is damaged .*checksum.* delete this file"
-    ):
+    with pytest.raises(InputError, match=r"the checkpoint is damaged .*checksum"):
         train_to_end(tmp_path)
     for broken in (
         b"",
