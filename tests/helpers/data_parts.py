@@ -1,33 +1,22 @@
 """Tables of numbered rows, and the parts that are read from them."""
 
-import json
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.data.texts import Reader
 from attittud_lab.models.text import HashedWords
+from tests.helpers.data_files import write_columns
 
 Row = tuple[str, Any]
 
 
 def write(path: Path, rows: list[Row]) -> Path:
     path.parent.mkdir(exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(
-            pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}),
-            path,
-        )
-    else:
-        path.write_text(
-            "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
-        )
-    return path
+    texts, labels = zip(*rows, strict=True)
+    return write_columns(path, {"text": texts, "label": labels})
 
 
 def numbered(first: int, labels: list[Any]) -> list[Row]:

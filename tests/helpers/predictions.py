@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -17,6 +16,7 @@ from attittud_lab.config.load import load
 from attittud_lab.runs.model import ModelFile
 from attittud_lab.training.train import run
 from tests.helpers.commands import call
+from tests.helpers.data_files import write_columns
 
 FILES = Path(__file__).parent / "prediction_files"
 JOBS = ("pictures", "words", "texts", "findings", "labels")
@@ -75,14 +75,8 @@ def of_table(
             rows = [json.loads(line) for line in source.read_text().splitlines()]
         rows = [row for row in rows if where(row)]
         chosen = [rows[number] for number in tested(run) or range(len(rows))]
-        target = folder / f"unlabelled{source.suffix}"
-        if source.suffix == ".parquet":
-            pq.write_table(pa.table({input_: [row[input_] for row in chosen]}), target)
-        elif source.suffix == ".csv":
-            with target.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([[input_], *([row[input_]] for row in chosen)])
-        else:
-            target.write_text("".join(json.dumps({input_: row[input_]}) + "\n" for row in chosen))
+        inputs = {input_: [row[input_] for row in chosen]}
+        target = write_columns(folder / f"unlabelled{source.suffix}", inputs)
         return target, [row[label] for row in chosen]
 
     return write

@@ -1,6 +1,5 @@
 """Tables as features: what is learned about a column, and what no row may leak."""
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,38 +7,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.features import FARTHEST, Features
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
 from attittud_lab.training.train import run
+from tests.helpers.data_files import write_columns as write
 
 Table = Mapping[str, Sequence[Any]]
-
-
-def write(path: Path, table: Table) -> Path:
-    """Write a csv, jsonl or parquet file."""
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({name: list(values) for name, values in table.items()}), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerows(
-                [
-                    list(table),
-                    *(["" if cell is None else cell for cell in row.values()] for row in rows),
-                ]
-            )
-    return path
 
 
 def job(primary: Path, auxiliary: Path | None = None, **table: Any) -> Config:
@@ -192,7 +172,9 @@ def test_other_rows_change_no_bit_of_training(tmp_path):
             "training.finetune.steps=3",
             "training.guided.evaluations=2",
         ]
-        config = loads(json.dumps(_plain(config)), steps)
+        plain = to_dict(config)
+        settings = {"data": plain["data"], "model": plain["model"], "strategy": "auto"}
+        config = loads(json.dumps(settings), steps)
         result = run(config, run_dir=tmp_path / str(number))
         found.append(
             (prepare(config.data, 0), load_weights(result.run_dir / "weights.safetensors"))
@@ -206,10 +188,3 @@ def test_other_rows_change_no_bit_of_training(tmp_path):
         assert torch.equal(one.inputs, two.inputs)
     assert weights.keys() == again.keys()
     assert all(torch.equal(weights[name], again[name]) for name in weights)
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    from attittud_lab.config.schema import to_dict
-
-    plain = to_dict(config)
-    return {"data": plain["data"], "model": plain["model"], "strategy": "auto"}
