@@ -43,7 +43,7 @@ def test_the_interval_of_an_accuracy_is_that_of_a_proportion():
     assert 0.2 < difference["low"] < 0.25 < difference["high"] < 0.3
 
 
-def test_outputs_stay_as_long_as_their_scores() -> None:
+def test_outputs_stay_as_long_as_their_scores():
     """Scores are found by the identity of the outputs, which a later tensor could have too."""
     targets = torch.arange(40) % 2
     intervals = Intervals(held(targets, "accuracy"), None, 0)

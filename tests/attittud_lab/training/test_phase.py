@@ -138,9 +138,7 @@ def test_judges_are_used_as_often_as_configured(tmp_path):
         ("cosine", [1, 0.55 + 0.45 * math.sqrt(0.5), 0.55, 0.1]),
     ],
 )
-def test_the_learning_rate_rises_before_its_schedule_begins(
-    job: Config, schedule: str, later: list[float]
-) -> None:
+def test_the_learning_rate_rises_before_its_schedule_begins(job, schedule, later):
     changes = {"lr": 1.0, "lr_min": 0.1, "warmup": 4, "schedule": schedule}
     config = replace(job.training.guided, **changes)
     rates = [learning_rate(config, step, 12, 1.0) for step in (0, 1, 2, 3, 4, 6, 8, 12)]
