@@ -68,7 +68,6 @@ def main() -> None:
             before,
             arguments.autogluon,
             arguments.quick,
-            planned=arguments.frozen,
         )
         run.run_all(names, numbers(arguments.seeds), methods, place, arguments.workers)
     elif arguments.command == "embed":

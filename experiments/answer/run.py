@@ -54,11 +54,6 @@ SINGLE_RUNS = ("primary_only", *TRANSLATED, "own_head", "auto", "multitask")
 SUSPICIOUS = "suspicious"
 """Not a model, but how well wrong labels are found; see suspects.py."""
 METHODS = ("before", *PORTFOLIOS, SUSPICIOUS, *REFERENCES, *SINGLE_RUNS)
-WITH_NETWORKS = ("without_simple", "with_networks", "with_attittud")
-PLANNED = {"before": 1} | dict.fromkeys(SINGLE_RUNS, 5)
-PLANNED |= dict.fromkeys((*WITH_NETWORKS, "autogluon", "autogluon_pooled"), 2)
-"""How many seeds the frozen run has for a method, from 0 on; 20 for all others."""
-MOST_PLANNED = 20
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,6 @@ class Place:
     """The interpreter of AutoGluon's environment."""
     quick: bool
     """Six steps for every network: a test of the runner, not a measurement."""
-    planned: bool = False
-    """Only the seeds that the protocol has for a method."""
     shares: bool = True
     """Whether methods on the same pair and seed share work; see shared.py."""
 
@@ -130,8 +123,6 @@ def run_seed(name: str, seed: int, methods: Sequence[str], place: Place) -> list
     folder = place.out / "files" / name
     missing = []
     for method in methods:
-        if place.planned and seed >= PLANNED.get(method, MOST_PLANNED):
-            continue
         if exists(method, pair, folder) and not place.result(name, seed, method).exists():
             missing.append(method)
     if not missing:

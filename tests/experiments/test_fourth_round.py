@@ -54,16 +54,6 @@ def test_methods_that_share_work_have_the_results_of_methods_alone(tmp_path):
     assert facts[0] == facts[1]
 
 
-def test_a_run_has_as_many_seeds_of_a_method_as_the_protocol(tmp_path):
-    place = run.Place(tmp_path, None, None, None, quick=True, planned=True)
-    assert run.PLANNED["auto"] == 5
-    assert run.run_seed(PAIR, 5, ["auto", "with_networks"], place) == []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(run.PLANNED, "alone", 1)
-        made = run.run_all([PAIR], [0, 1], ["alone"], place)
-    assert [path.name for path in made] == ["0-alone.json"]
-
-
 def test_gold_loss_correction_is_a_mean_without_prior_or_shrinkage():
     log_probs = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]]).log()
     labels, shares = torch.tensor([0, 0, 2]), torch.tensor([0.3, 0.7])
