@@ -77,8 +77,9 @@ def render(data: Mapping[str, Any]) -> str:
         loader=FunctionLoader(_asset),
     )
     pages.filters["code"] = _code
+    parts = {"details": (), "sections": (), "portfolio": None, "pictures": None, **data}
     return pages.get_template("page.html").render(
-        {"details": (), "sections": (), "portfolio": None, "pictures": None, **data},
+        parts,
         asset=_asset,
         bars=_bars,
         leaderboard=leaderboard,
@@ -114,7 +115,10 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if not values:
         return []
     widest = max(map(abs, values)) or 1.0  # if all are 0, all dots are in the middle
-    return [_bar(interval, 48 / widest) if interval else {} for interval in intervals]
+    bars: list[dict[str, Any]] = []
+    for interval in intervals:
+        bars.append(_bar(interval, 48 / widest) if interval else {})
+    return bars
 
 
 def _extent(interval: Mapping[str, Any]) -> list[float]:
@@ -144,4 +148,6 @@ def _thinning(data: Mapping[str, Any]) -> str:
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)
     if logged > shown:
         return f"Curves are thinned to {shown} points for {logged} logged steps."
-    return "Curves show every logged step." if rows else ""
+    if rows:
+        return "Curves show every logged step."
+    return ""

@@ -12,17 +12,22 @@ _MARKS = {"use": "▲", "no_help": "▼"}
 
 def percent(value: float | None) -> str:
     """Format a share."""
-    return "undefined" if value is None else f"{100 * value:.1f} %"
+    if value is None:
+        return "undefined"
+    return f"{100 * value:.1f} %"
 
 
 def difference(value: float | None) -> str:
     """Format a difference in points."""
-    return "undefined" if value is None else points(value)
+    if value is None:
+        return "undefined"
+    return points(value)
 
 
 def ends(interval: Mapping[str, Any], sign: str = "") -> str:
     """Format the ends of an interval, with a sign if they are differences."""
-    low, high = interval.get("low"), interval.get("high")
+    low = interval.get("low")
+    high = interval.get("high")
     if low is None or high is None:
         return "no interval"
     if sign:

@@ -5,6 +5,7 @@ the model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,17 +42,17 @@ def changes(
     yield pair.by_example(classes, names)
 
 
+@dataclass(frozen=True)
 class Pair:
     """Out-of-fold scores of two candidates, and the true labels."""
 
-    def __init__(
-        self, before: Tensor, after: Tensor, targets: Tensor, reference: str, best: str
-    ) -> None:
-        self.before = before
-        self.after = after
-        self.targets = targets
-        self.reference = reference
-        self.best = best
+    before: Tensor
+    """Scores of the `reference`, n x classes."""
+    after: Tensor
+    """Scores of the `best` candidate."""
+    targets: Tensor
+    reference: str
+    best: str
 
     def by_class(self, classes: Sequence[str]) -> dict[str, Any]:
         """Return the recall of each class with both candidates, from the largest gain to the
@@ -93,7 +94,8 @@ class Pair:
         """Return the row of a class; None if it has no examples."""
         if self.targets.ndim == 1:
             members = self.targets == number
-            was, now = was_right[members], now_right[members]
+            was = was_right[members]
+            now = now_right[members]
         else:
             members = self.targets[:, number] == 1
             was = was_right[members, number]
@@ -102,22 +104,29 @@ class Pair:
             return None
         before = float(was.double().mean())
         after = float(now.double().mean())
-        change = after - before
+        gained = int((now & ~was).sum())
+        lost = int((was & ~now).sum())
         cells = [
             label,
             str(int(members.sum())),
             percent(before),
             percent(after),
-            difference(change),
+            difference(after - before),
+            str(gained),
+            str(lost),
         ]
-        cells += [str(int((now & ~was).sum())), str(int((was & ~now).sum()))]
-        return {"cells": cells, "interval": bar({"difference": change})}
+        return {"cells": cells, "interval": bar({"difference": after - before})}
 
     def by_example(self, classes: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         """Return the examples whose true class (or labels) became much more, or much less,
         probable.
         """
+        what = "the true class"
+        heading = "true class"
         several = self.targets.ndim == 2
+        if several:
+            what = "the right answer (the mean over the labels of an example)"
+            heading = "true labels"
         was = true_probability(self.before, self.targets)
         now = true_probability(self.after, self.targets)
         order = torch.argsort(was - now, stable=True).tolist()
@@ -128,15 +137,17 @@ class Pair:
             truth = self.targets[number]
             predicted = self.after[number].argmax()
             if several:
-                truth, predicted = truth == 1, self.after[number] > 0
-            cells = [names[number], label_words(truth, classes)]
-            cells += [percent(float(was[number])), percent(float(now[number]))]
-            cells += [difference(float(now[number] - was[number])), label_words(predicted, classes)]
+                truth = truth == 1
+                predicted = self.after[number] > 0
+            cells = [
+                names[number],
+                label_words(truth, classes),
+                percent(float(was[number])),
+                percent(float(now[number])),
+                difference(float(now[number] - was[number])),
+                label_words(predicted, classes),
+            ]
             rows.append({"cells": cells, "interval": None})
-        what = "the true class"
-        if several:
-            what = "the right answer (the mean over the labels of an example)"
-        heading = "true labels" if several else "true class"
         return {
             "title": "Which examples changed most?",
             "about": f"The out-of-fold probability of {what}, with {self.reference} (before) and "
@@ -178,10 +189,13 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
     targets = out_of_fold["targets"]
     outputs = out_of_fold["model"]
     if targets.ndim == 2:
-        predicted, positive = outputs > 0, targets == 1
-        parts = [positive & predicted, positive & ~predicted, ~positive & predicted]
-        parts.append(~positive & ~predicted)
-        counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
+        predicted = outputs > 0
+        positive = targets == 1
+        hits = (positive & predicted).sum(0)
+        missed = (positive & ~predicted).sum(0)
+        false_alarms = (~positive & predicted).sum(0)
+        absent = (~positive & ~predicted).sum(0)
+        counts = torch.stack([hits, missed, false_alarms, absent], 1).tolist()
         columns = ["label", "found", "missed", "false alarm", "correctly absent"]
         return {"kind": "labels", "columns": columns, "names": list(classes), "counts": counts}
     total = len(classes)

@@ -50,10 +50,12 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
     elif (folder / "run.json").is_file():
         page = _run(folder, points)
     else:
-        inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
-        hint = f"; did you mean {inside[0]}?" if inside else ""
         reason = "holds neither a finished comparison (comparison.json) nor a run (run.json)"
-        raise InputError(f"{folder}: {reason}; give the folder that a command printed{hint}")
+        cure = "give the folder that a command printed"
+        inside = sorted(folder.glob("*/comparison.json"))
+        if inside:
+            cure += f"; did you mean {inside[0].parent}?"
+        raise InputError(f"{folder}: {reason}; {cure}")
     return without_nan(page)  # type: ignore[no-any-return]  # a dict stays a dict
 
 
@@ -61,6 +63,7 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
 
 
 def _comparison(folder: Path, points: int) -> dict[str, Any]:
+    """Return the page of a comparison."""
     result = read_format(folder / "comparison.json", COMPARISON)
     first = next(iter(result["tables"][0]["rows"][0]["runs"].values()))
     strategies = counted(len(result["tables"][0]["rows"]), "strategy", "strategies")
@@ -83,6 +86,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
 
 
 def _table(result: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a table of a comparison, as the page renders it."""
     table = result["tables"][number]
     chosen = decided_row(result, number)
     rows = []
@@ -97,9 +101,9 @@ def _table(result: Mapping[str, Any], number: int) -> dict[str, Any]:
                 "baseline": row["label"] == PRIMARY_ONLY,
             }
         )
-    sentence = about(table)
-    sentence = f"{sentence[0].upper()}{sentence[1:]}"
-    return {"name": table["name"], "about": sentence, "columns": list(texts), "rows": rows}
+    text = about(table)
+    text = f"{text[0].upper()}{text[1:]}"
+    return {"name": table["name"], "about": text, "columns": list(texts), "rows": rows}
 
 
 def _details(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -130,27 +134,28 @@ def _pictures(result: Mapping[str, Any]) -> dict[str, Any]:
 
     All panels have the order of the first, from best to worst.
     """
-    decides = deciding(result)
     panels: list[dict[str, Any]] = []
     for number, table in enumerate(result["tables"]):
-        panel = {"name": table["name"], "rows": _panel_rows(result, number)}
-        panels.insert(0 if number == decides else len(panels), panel)
-    places = {row["label"]: -row["score"] for row in panels[0]["rows"]}
+        panels.append({"name": table["name"], "rows": _panel_rows(result, number)})
+    panels.insert(0, panels.pop(deciding(result)))
+    gains = {row["label"]: row["score"] for row in panels[0]["rows"]}
     for panel in panels:
-        panel["rows"].sort(key=lambda row: places.get(row["label"], 0.0))
+        panel["rows"].sort(key=lambda row: -gains.get(row["label"], 0.0))
     seeds = len(result["seeds"])
-    if seeds < FEWEST:
-        shown = "a dot for each seed"
-    else:
-        shown = f"means of {seeds} seeds with 95 % intervals"
-    text = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}, the baseline."
+    shown = "a dot for each seed"
+    colors = ""
     if seeds >= FEWEST:
-        text += " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
-    return {"title": f"Gain or loss against {PRIMARY_ONLY}", "about": text, "panels": panels}
+        shown = f"means of {seeds} seeds with 95 % intervals"
+        colors = " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
+    text = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}, the baseline."
+    title = f"Gain or loss against {PRIMARY_ONLY}"
+    return {"title": title, "about": text + colors, "panels": panels}
 
 
 def _panel_rows(result: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+    """Return a picture for each strategy of a table that has a difference to primary_only."""
     table = result["tables"][number]
+    chosen = decided_row(result, number)
     rows = []
     for row in table["rows"]:
         interval = bar(row["to_primary_only"], scatter(table, row))
@@ -161,7 +166,7 @@ def _panel_rows(result: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
                 "low": interval["low"],
                 "high": interval["high"],
                 "color": _COLORS.get(interval["mark"], "soft"),
-                "chosen": row["label"] == decided_row(result, number),
+                "chosen": row["label"] == chosen,
                 "remark": "",
             }
             if row["to_primary_only"]["n"] < FEWEST:
@@ -174,6 +179,7 @@ def _panel_rows(result: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
+    """Return the page of a run; an unfinished run has only its curves."""
     record = read_format(folder / "run.json", VERSION)
     config = record["config"]
     label = str(config["strategy"]["name"])
@@ -198,7 +204,8 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         page["notes"] = _notes(folder, result)
         page["tables"] = [_figures(result)]
     elif page["metric"] == "auto":
-        page["metric"] = "auc" if "validation/auc" in series["validation"] else "accuracy"
+        has_areas = "validation/auc" in series["validation"]
+        page["metric"] = "auc" if has_areas else "accuracy"
     return page
 
 
@@ -206,23 +213,27 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table with all figures of a run."""
     rows = []
     for name, value in result["validation"].items():
-        texts = [name]
-        for figure in (value, result["test"].get(name)):
-            texts.append("undefined" if figure is None else f"{figure:.4f}")
+        texts = [name, _four_digits(value), _four_digits(result["test"].get(name))]
         rows.append({"cells": texts, "interval": None})
     columns = ["figure", "validation", "test"]
     return {"name": "Result", "about": "", "columns": columns, "rows": rows}
+
+
+def _four_digits(value: float | None) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:.4f}"
 
 
 def _notes(folder: Path, result: Mapping[str, Any]) -> list[str]:
     lines = []
     for phase in result["phases"]:
         steps = counted(phase["steps"], "step")
-        stopped = f", stopped by {phase['stopped']}" if phase["stopped"] else ""
-        lines.append(
-            f"Phase {phase['name']}: {steps} in {phase['seconds']:.1f} s of training, best step "
-            f"{phase['best_step']}{stopped}."
-        )
+        line = f"Phase {phase['name']}: {steps} in {phase['seconds']:.1f} s of training"
+        line += f", best step {phase['best_step']}"
+        if phase["stopped"]:
+            line += f", stopped by {phase['stopped']}"
+        lines.append(f"{line}.")
     size = cost(folder)
     if size:
         lines.append(f"Model: {size}.")
@@ -251,4 +262,7 @@ def _provenance(run: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    """Return the text of a file; empty if there is none."""
+    if not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8")

@@ -42,13 +42,14 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
         without_layers.append(plain)
         if len(plain) < len(point):
             with_layers.append(point)
+    most_layers = min(points, MOST_LAYERS)
     columns = _columns(_thinned(train, points))
     return {
         "train": columns,
         "weights": _weights(columns),
         "validation": _columns(_thinned(without_layers, points)),
-        "layers": _layers(_thinned(with_layers, min(points, MOST_LAYERS))),
-        "phases": _phases(runs[0] if runs else ()),
+        "layers": _layers(_thinned(with_layers, most_layers)),
+        "phases": _phases(runs[0]) if runs else [],
         "logged": len(train),
     }
 
@@ -102,7 +103,9 @@ def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
         point = {name: float(value) for name, value in line.items() if _is_shown(name, value)}
         for part, share in (shares(line) or {}).items():
             point[f"share/{part}"] = share
-        yield str(phase), {**point, "step": step, "seconds": seconds}
+        point["step"] = step
+        point["seconds"] = seconds
+        yield str(phase), point
 
 
 def _is_shown(name: str, value: Any) -> bool:
@@ -158,10 +161,12 @@ def _bands(points: Sequence[Point]) -> Point:
 
 
 def _names(points: Sequence[Point]) -> list[str]:
+    """Return the names of all series, each once, in the order in which they begin."""
     return list(dict.fromkeys(chain.from_iterable(points)))
 
 
 def _mean(points: Sequence[Point]) -> Point:
+    """Return the mean of each series over the points that have it."""
     mean = {}
     for name in _names(points):
         mean[name] = fmean(point[name] for point in points if name in point)
@@ -186,8 +191,8 @@ def _columns(points: Sequence[Point]) -> Columns:
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
     """Return the shares of the parts in each layer's auxiliary gradient, and the gradient's size."""
-    keys = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
-    names = list(dict.fromkeys(key.rpartition("/")[0] for key in keys))
+    series = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
+    names = list(dict.fromkeys(name.rpartition("/")[0] for name in series))
     if not names:
         return None
     layers: dict[str, Any] = {key: [] for key in (*PARTS, "size")}
@@ -215,4 +220,6 @@ def _short(value: float | None, digits: int = 5) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded.is_integer() else rounded
+    if rounded.is_integer():
+        return int(rounded)
+    return rounded

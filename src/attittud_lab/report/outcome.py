@@ -110,7 +110,9 @@ def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
 
 def _of_portfolio(board: Mapping[str, Any], next_steps: list[dict[str, str]]) -> Outcome:
     worth = board["worth"]
-    meaning = [board["without_us"]] if board["without_us"] else []
+    meaning = []
+    if board["without_us"]:
+        meaning.append(board["without_us"])
     model_is_alone = all(row["alone"] for row in board["candidates"] if row["picks"])
     if worth is not None and model_is_alone:
         meaning.append(DROPPED)
@@ -135,7 +137,9 @@ def _of_run(
         f"{percent(result['validation'].get(metric))} on the {result['examples']['validation']} "
         "validation examples."
     )
-    meaning = [ONE_RUN] if record["config"]["data"]["auxiliary"] else []
+    meaning = []
+    if record["config"]["data"]["auxiliary"]:
+        meaning.append(ONE_RUN)
     remark = record.get(REMARK)
     if remark:
         meaning.append(f"{remark[0].upper()}{remark[1:]}")

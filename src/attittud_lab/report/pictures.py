@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, cycle, product
+from itertools import cycle, product
 from typing import Any
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
@@ -29,15 +29,15 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the colour and the dash of each strategy's curve: the same in all reports, and
     different on one page.
     """
-    usual = {name: {"color": f"c{number}", "dash": ""} for number, name in enumerate(USUAL, 2)}
-    look_of = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {
-        name: usual[name] for name in labels if name in usual
-    }
-    every_look = [
-        {"color": f"c{number}", "dash": dash}
-        for dash, number in product(DASHES, (2, 3, 4, 5, 6, 7, 0))
-    ]
-    free = [look for look in every_look if look not in look_of.values()]
+    look_of = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}}
+    for number, name in enumerate(USUAL, 2):
+        if name in labels:
+            look_of[name] = {"color": f"c{number}", "dash": ""}
+    free = []
+    for dash, number in product(DASHES, (2, 3, 4, 5, 6, 7, 0)):
+        look = {"color": f"c{number}", "dash": dash}
+        if look not in look_of.values():
+            free.append(look)
     others = [name for name in labels if name not in look_of]
     return look_of | dict(zip(others, cycle(free), strict=False))
 
@@ -54,92 +54,93 @@ def leaderboard(
     `sign`, scores are differences to a baseline at zero; a row may have a dot for each of its
     `values` instead of an interval.
     """
-    scored = [row for row in rows if row["score"] is not None]
-    zero = [0.0] if sign else []
-    unit = "" if sign else " %"
-    all_rows = scored if like is None else [row for row in like if row["score"] is not None]
-    ends: list[float | None] = []
-    for row in all_rows:
-        ends += [row["score"], row["low"], row["high"], *row.get("values", ())]
-    axis = _Axis([*ends, *zero], sign, unit)
-    heights = [ROW + (REMARK if row.get("remark") else 0) for row in scored]
-    tops = list(accumulate(heights, initial=0))
-    items = [
-        {
-            **{name: row.get(name) for name in ("label", "remark", "color", "chosen")},
-            "top": tops[number],
-            "line": tops[number + 1] - 12,
-            "low": axis.at(row["score"] if row["low"] is None else row["low"]),
-            "high": axis.at(row["score"] if row["high"] is None else row["high"]),
-            "dots": [axis.at(value) for value in row.get("values") or [row["score"]]],
-            "text": f"{100 * row['score']:{sign}.1f}{unit}",
-        }
-        for number, row in enumerate(scored)
-    ]
-    baseline = next(
-        (
-            axis.at(value)
-            for value in [*zero, *(row["score"] for row in scored if row.get("baseline"))]
-        ),
-        None,
-    )
-    return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": tops[-1]}
+    ends: list[float | None] = [0.0] if sign else []
+    rows_of_axis = rows if like is None else like
+    for row in rows_of_axis:
+        if row["score"] is not None:
+            ends += [row["score"], row["low"], row["high"], *row.get("values", ())]
+    axis = _Axis(ends, sign)
+    baseline = axis.at(0.0) if sign else None
+    items = []
+    height = 0
+    for row in rows:
+        score = row["score"]
+        if score is None:
+            continue
+        top = height
+        height += ROW
+        if row.get("remark"):
+            height += REMARK
+        items.append(
+            {
+                "label": row.get("label"),
+                "remark": row.get("remark"),
+                "color": row.get("color"),
+                "chosen": row.get("chosen"),
+                "top": top,
+                "line": height - 12,
+                "low": axis.at(score if row["low"] is None else row["low"]),
+                "high": axis.at(score if row["high"] is None else row["high"]),
+                "dots": [axis.at(value) for value in row.get("values") or [score]],
+                "text": f"{100 * score:{sign}.1f}{axis.unit}",
+            }
+        )
+        if baseline is None and row.get("baseline"):
+            baseline = axis.at(score)
+    return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": height}
 
 
 def curves(board: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scores over steps, vertical lines for phases, and the ticks; `several`:
     there is a line to draw.
     """
-    lines = [
-        (row, [(step, score) for step, score in row["curve"] if score is not None])
-        for row in board["rows"]
-        if row["curve"]
-    ]
-    axis = _Axis([score for _, points in lines for _, score in points])
-    wide = _Axis([0, board["steps"]])
-    drawn = []
-    for row, points in lines:
-        places = [(wide.at(step), 100 - axis.at(score)) for step, score in points]
+    rows = [row for row in board["rows"] if row["curve"]]
+    scores: list[float | None] = []
+    for row in rows:
+        scores += [score for _, score in row["curve"]]
+    vertical = _Axis(scores)
+    horizontal = _Axis([0, board["steps"]])
+    lines = []
+    several = False
+    for row in rows:
+        points = []
+        for step, score in row["curve"]:
+            if score is not None:
+                points.append(f"{horizontal.at(step):.2f},{100 - vertical.at(score):.2f}")
         step, score = row["curve"][row["best"]]
-        best = None if score is None else (wide.at(step), 100 - axis.at(score))
-        text = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
-        drawn.append(
-            {
-                "label": row["label"],
-                "color": row["color"],
-                "dash": row["dash"],
-                "points": text,
-                "best": best,
-            }
-        )
-    marks = [
-        {"at": wide.at(mark["step"]), "text": f"next phase: {mark['text']}", "kind": "phases"}
-        for mark in board["phases"]
-    ]
-    ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
-    steps = [
-        {"at": wide.at(value), "text": f"{value:.0f}"}
-        for value in wide.values()
-        if value == round(value)
-    ]
-    several = any(len(points) > 1 for _, points in lines)  # a single dot is not a curve
-    return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps, "several": several}
+        best = None
+        if score is not None:
+            best = (horizontal.at(step), 100 - vertical.at(score))
+        line = {"label": row["label"], "color": row["color"], "dash": row["dash"]}
+        lines.append({**line, "points": " ".join(points), "best": best})
+        several = several or len(points) > 1  # a single dot is not a curve
+    marks = []
+    for phase in board["phases"]:
+        text = f"next phase: {phase['text']}"
+        marks.append({"at": horizontal.at(phase["step"]), "text": text, "kind": "phases"})
+    ticks = [tick | {"at": 100 - tick["at"]} for tick in vertical.ticks()]
+    steps = []
+    for value in horizontal.values():
+        if value == round(value):
+            steps.append({"at": horizontal.at(value), "text": f"{value:.0f}"})
+    return {"lines": lines, "marks": marks, "rows": ticks, "columns": steps, "several": several}
 
 
 class _Axis:
-    """Maps values to positions between 0 and 100."""
+    """Maps values to positions between 0 and 100; with a `sign` they are differences."""
 
-    def __init__(self, values: Iterable[float | None], sign: str = "", unit: str = " %") -> None:
-        self.sign, self.unit = sign, unit
-        finite = [value for value in values if value is not None and math.isfinite(value)] or [
-            0.0,
-            1.0,
-        ]
-        self.low, self.high = min(finite), max(finite)
+    def __init__(self, values: Iterable[float | None], sign: str = "") -> None:
+        self.sign = sign
+        self.unit = "" if sign else " %"
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        self.low = min(finite, default=0.0)
+        self.high = max(finite, default=1.0)
         if self.high - self.low < 1e-9:
-            self.low, self.high = self.low - 0.05, self.high + 0.05
+            self.low -= 0.05
+            self.high += 0.05
 
     def at(self, value: float) -> float:
+        """Return EDGE + (100 − 2 EDGE) (value − low) / (high − low)."""
         share = (value - self.low) / (self.high - self.low)
         return EDGE + (100 - 2 * EDGE) * share
 
@@ -152,10 +153,9 @@ class _Axis:
         return [number * size for number in range(first, math.floor(self.high / size + 1e-9) + 1)]
 
     def ticks(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "at": self.at(value),
-                "text": f"{100 * value:{self.sign if value else ''}.4g}{self.unit}",
-            }
-            for value in (value or 0.0 for value in self.values())  # no negative zero
-        ]
+        """Return the positions of the round values, and their texts in per cent."""
+        ticks = []
+        for value in self.values():
+            text = f"{100 * value:{self.sign}.4g}" if value else "0"  # without a sign
+            ticks.append({"at": self.at(value), "text": text + self.unit})
+        return ticks

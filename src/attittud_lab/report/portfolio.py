@@ -54,7 +54,7 @@ def portfolio(folder: Path, result: Mapping[str, Any], page: Mapping[str, Any]) 
             "suspects": suspects(board),
             "confusion": confusions(out_of_fold, classes),
         },
-        "sections": [section for section in sections if section],
+        "sections": list(filter(None, sections)),
         "notes": list(_notes(board)),
     }
 
@@ -87,7 +87,10 @@ def _curves(board: Mapping[str, Any], series: Mapping[str, Any]) -> list[list[di
 
 
 def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
-    test = counted(examples["test"], "test example") if board["tested"] else "no test set"
+    """Say how many examples there are: primary ones and test examples, then those of each source."""
+    test = "no test set"
+    if board["tested"]:
+        test = counted(examples["test"], "test example")
     if board["folds"] > 1:
         yield f"{board['labels']} labels in {board['folds']} folds, {test}"
     else:
@@ -111,7 +114,9 @@ def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
         side = "above"
     elif value < 1 - LIKELY:
         side = "below"
-    rough = "" if estimate["calibrated"] else f"A rough figure: {words.ROUGH}."
+    rough = ""
+    if not estimate["calibrated"]:
+        rough = f"A rough figure: {words.ROUGH}."
     return {"value": value, "text": f"{100 * value:.0f} %", "rough": rough, "side": side}
 
 
@@ -149,12 +154,19 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
             "figure": percent(result["test"].get(metric)),
             "remark": f"{result['examples']['test']} test examples, used once",
         }
-    count = "one model" if model["members"] == 1 else f"a mean of {model['members']} models"
+    count = "one model"
+    if model["members"] != 1:
+        count = f"a mean of {model['members']} models"
     yield {
         "name": "The model",
         "figure": size_words(model["bytes"]),
         "remark": f"{count}, {milliseconds(model['seconds_per_prediction'])} for a prediction",
     }
+
+
+def _is_mean(board: Mapping[str, Any]) -> bool:
+    """Whether the model is a mean of several candidates."""
+    return board["final"]["kind"] == "ensemble" and len(board["final"]["picks"]) > 1
 
 
 # ----------------------------------------------------------------------------------------- pictures
@@ -184,9 +196,9 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     steps_of_learner = _look_steps(board)
     rows: list[dict[str, Any]] = []
-    final = board["final"]
-    if final["kind"] == "ensemble" and len(final["picks"]) > 1:
-        model = {"label": "the model: a mean", **final["out_of_fold"], "color": "accent"}
+    if _is_mean(board):
+        score = board["final"]["out_of_fold"]
+        model = {"label": "the model: a mean", **score, "color": "accent"}
         rows.append({**model, "remark": "", "curve": []})
     colours = looks([candidate["label"] for candidate in board["candidates"]])
     for candidate in board["candidates"]:
@@ -211,12 +223,13 @@ def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
     """Return the phases of networks, for the picture of scores by step; those of several learners
     differ, so that none are drawn.
     """
-    most = max([steps[-1] for steps in _look_steps(board).values()], default=0)
+    most = max((steps[-1] for steps in _look_steps(board).values()), default=0)
     phases: list[dict[str, Any]] = []
     if len(board["networks"]) == 1:
         (networks,) = board["networks"].values()
-        starts = _starts(networks)
-        phases = [{"step": start, "text": name} for name, start in starts.items() if start]
+        for name, start in _starts(networks).items():
+            if start:
+                phases.append({"step": start, "text": name})
     return {"phases": phases, "steps": most}
 
 
@@ -226,28 +239,32 @@ def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
 def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row for each candidate, and one for a mean of several."""
     metric = board["metric"]
-    model = board["model"]
     final = board["final"]
-    columns = ["candidate", "features", "learner", "use", metric, "95 %", "loss"]
-    columns += ["minus the best alone", "steps (best)", "time"]
+    columns = [
+        "candidate",
+        "features",
+        "learner",
+        "use",
+        metric,
+        "95 %",
+        "loss",
+        "minus the best alone",
+        "steps (best)",
+        "time",
+    ]
     rows: list[dict[str, Any]] = []
-    if final["kind"] == "ensemble" and len(final["picks"]) > 1:
+    if _is_mean(board):
         score = final["out_of_fold"]
         loss = result["validation"].get("loss")
-        cells = [f"the model: a mean of {model['members']} models", "", "", ""]
-        cells += [
-            percent(score["score"]),
-            ends(score),
-            "" if loss is None else f"{loss:.3f}",
-            "",
-            "",
-            "",
-        ]
+        cells = [f"the model: a mean of {board['model']['members']} models", "", "", ""]
+        cells += [percent(score["score"]), ends(score)]
+        cells.append("" if loss is None else f"{loss:.3f}")
+        cells += ["", "", ""]
         rows.append({"cells": cells, "interval": None, "chosen": True})
     steps = _look_steps(board)
     for row in board["candidates"]:
-        rows.append(_leaderboard_row(row, steps, chosen=row["label"] == final["winner"]))
-        rows[-1]["chosen"] = final["kind"] == "single" and rows[-1]["chosen"]
+        chosen = final["kind"] == "single" and row["label"] == final["winner"]
+        rows.append(_leaderboard_row(row, steps, chosen=chosen))
     held_out = "every label was"
     if board["validated"] != board["labels"]:
         held_out = (
@@ -276,19 +293,19 @@ def _leaderboard_row(
     else:
         features, _, learner = settings["learner"].rpartition(", ")
         parts = [features, learner, settings["name"]]
+    time = readable(row["seconds"])
     if row["diverged"]:
-        cells = [row["label"], *parts, "diverged", "", "", "", str(row["steps"])]
-        return {"cells": [*cells, readable(row["seconds"])], "interval": None, "chosen": False}
+        cells = [row["label"], *parts, "diverged", "", "", "", str(row["steps"]), time]
+        return {"cells": cells, "interval": None, "chosen": False}
     gain = row.get("to_reference")
+    minus_best_alone = "baseline"
+    if gain:
+        minus_best_alone = difference(gain["difference"])
     best = ""
     if row["kind"] == "network":
         best = f"{row['steps']} ({steps[settings['learner']][row['best']['look']]})"
     cells = [row["label"], *parts, percent(row["score"]), ends(row), f"{row['loss']:.3f}"]
-    cells += [
-        difference(gain["difference"]) if gain else "baseline",
-        best,
-        readable(row["seconds"]),
-    ]
+    cells += [minus_best_alone, best, time]
     return {"cells": cells, "interval": bar(gain), "chosen": chosen}
 
 
@@ -299,7 +316,10 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
         sources = row["settings"]["sources"]
         if row["diverged"] or row["alone"] or "to_reference" not in row:
             continue
-        best.setdefault("all sources" if sources is None else " + ".join(sources), row)
+        name = "all sources"
+        if sources is not None:
+            name = " + ".join(sources)
+        best.setdefault(name, row)
     if len(best) < 2:
         return None
     rows = []
@@ -307,17 +327,11 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
     order = sorted(best.items(), key=lambda item: item[1]["to_reference"]["difference"] or 0.0)
     for name, row in reversed(order):
         gain = row["to_reference"]
-        cells = [
-            name,
-            difference(gain["difference"]),
-            ends(gain, "+"),
-            words.ANSWERS[words.outcome(gain)],
-            row["label"],
-        ]
+        points = difference(gain["difference"])
+        answer = words.ANSWERS[words.outcome(gain)]
+        cells = [name, points, ends(gain, "+"), answer, row["label"]]
         rows.append({"cells": cells, "interval": bar(gain)})
-        parts.append(
-            f"{name} {difference(gain['difference'])} ({words.ANSWERS[words.outcome(gain)]})"
-        )
+        parts.append(f"{name} {points} ({answer})")
     return {
         "title": "Which auxiliary sources helped, and which harmed?",
         "about": f"The best candidate with each source, from best to worst: {'; '.join(parts)}. Each is "
@@ -328,6 +342,7 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _notes(board: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notes below the tables."""
     simple = board["simple"]
     if simple is not None:
         for line in simple["lines"]:
@@ -342,9 +357,8 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
             yield f"{plan['decided']}."
     if board["not_validated"]:
         names = ", ".join(map(str, board["not_validated"]))
-        yield (
-            f"These classes have too few examples to be held out and are used for training only: {names}."
-        )
+        reason = "have too few examples to be held out and are used for training only"
+        yield f"These classes {reason}: {names}."
     for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"

@@ -35,18 +35,20 @@ def _source(table: Mapping[str, Any]) -> dict[str, Any]:
     for entry in table["entries"]:
         names = [table["classes"][entry["class"]], table["labels"][entry["label"]]]
         rows.append([*names, percent(entry["value"]), ends(entry)])
-    return about | {
-        "kind": "list",
-        "columns": ["your class", "label", "share", "95 %"],
-        "rows": rows,
-    }
+    columns = ["your class", "label", "share", "95 %"]
+    return about | {"kind": "list", "columns": columns, "rows": rows}
 
 
 def _openness(channel: Mapping[str, Any]) -> str:
     """Say λ with its interval, and of which labels it is."""
-    of = f" of {' and '.join(channel['of'])}" if channel["of"] else ""
-    low, high = channel["low"], channel["high"]
-    interval = "no interval" if low is None else f"{low:.2f} to {high:.2f}"
+    of = ""
+    if channel["of"]:
+        of = f" of {' and '.join(channel['of'])}"
+    low = channel["low"]
+    high = channel["high"]
+    interval = "no interval"
+    if low is not None:
+        interval = f"{low:.2f} to {high:.2f}"
     return f"λ{of} = {channel['value']:.2f} ({interval})"
 
 
