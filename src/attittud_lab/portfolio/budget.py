@@ -71,10 +71,10 @@ def measure(
     whether it also diverges on the folds. primary_only, which comes first, must not diverge.
     """
     timed: dict[str, FirstSteps] = {}
+    threads = config.training.threads or 1
     for entry in entries:
-        entry_data = data_for(entry, data)
         settings = config_for(entry, config, config.seed)
-        threads = config.training.threads or 1
+        entry_data = data_for(entry, data)
         judges = entry_data.primary.examples
         try:
             timed[entry.label] = first_steps(settings, entry_data, threads, judges)
@@ -90,11 +90,12 @@ def measure(
 def expected_runs(count: int, folds: int, config: Config) -> int:
     """Count the full runs of `count` candidates on all folds, and of the final training."""
     settings = config.portfolio
+    on_all_labels = 0
     if settings.final == "single":
-        return count * folds + 1
-    if settings.members == "refit":
-        return count * folds + count
-    return count * folds
+        on_all_labels = 1
+    elif settings.members == "refit":
+        on_all_labels = count
+    return count * folds + on_all_labels
 
 
 def plan(
@@ -129,22 +130,25 @@ def plan(
         while count > FEWEST and needed(count, share) > limit * (1 + _ROUNDING):
             count -= 1
         share = min(share, fitting_share(count, limit))
-    left_out = [entry.label for entry in entries[count:]]
-    changes = []
+    labels = [entry.label for entry in entries]
     steps = lengths
+    changes = []
     if share < 1:
         steps = {name: max(1, round(length * share)) for name, length in lengths.items()}
         changes.append(f"steps are cut to {share:.0%} of the configured number")
-    if left_out:
-        changes.append(f"candidates are left out: {', '.join(left_out)}")
+    if count < len(entries):
+        changes.append(f"candidates are left out: {', '.join(labels[count:])}")
+    decided = ""
+    if changes:
+        decided = f"to fit into portfolio.budget, {'; '.join(changes)}"
     return Plan(
         steps=steps,
-        candidates=[entry.label for entry in entries[:count]],
+        candidates=labels[:count],
         threads=config.training.threads or 1,
         runs=expected_runs(count, folds, config),
         seconds=needed(count, share),
-        left_out=left_out,
-        decided=f"to fit into portfolio.budget, {'; '.join(changes)}" if changes else "",
+        left_out=labels[count:],
+        decided=decided,
     )
 
 

@@ -17,8 +17,6 @@ from attittud_lab.training.train import phase_names
 
 PRIMARY_ONLY = "primary_only"
 """The candidate that is never left out: the worth of the auxiliary data is measured against it."""
-
-
 _IN_WORDS = ("auxiliary_weight", "head", "sources")
 """Settings that a label names in words of its own."""
 
@@ -44,9 +42,9 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
     alone = named(CandidateConfig(name=PRIMARY_ONLY), config)
     if not data.auxiliary:
         return [alone]
-    strategies: Sequence[CandidateConfig] = default_strategies(data)
-    if config.portfolio.candidates is not None:
-        strategies = config.portfolio.candidates
+    strategies = config.portfolio.candidates
+    if strategies is None:
+        strategies = default_strategies(data)
     by_label = {alone.label: alone}
     for strategy in strategies:
         candidate = named(strategy, config)
@@ -106,15 +104,21 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
             f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or write null for all"
         )
     if find(strategy.name).translates:
-        cure = "name other strategies; simple learners have the use translated"
-        raise InputError(f"{where}: is for single runs, which keep their training labels; {cure}")
+        raise InputError(
+            f"{where}: is for single runs, which keep their training labels; "
+            "name other strategies; simple learners have the use translated"
+        )
     if find(strategy.name).trains_others:
         raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
     weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)
     built = make_strategy(replace(strategy, rank=1), nn.Linear(1, 1), weights=weights, seed=0)
-    if not built.resumable or not built.trains_head:
-        why = "trains no output layer" if built.resumable else "cannot stop and continue later"
-        raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
+    problem = None
+    if not built.resumable:
+        problem = "cannot stop and continue later"
+    elif not built.trains_head:
+        problem = "trains no output layer"
+    if problem is not None:
+        raise InputError(f"{where}: {problem}, which a portfolio needs; name another strategy")
 
 
 def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
@@ -141,7 +145,10 @@ def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Conf
     """
     phases: dict[str, Any] = {}
     for name in phase_names(config):
-        phases[name] = _plain(getattr(config.training, name))
+        phase: PhaseConfig = getattr(config.training, name)
+        if phase.schedule == "plateau":
+            phase = replace(phase, schedule="constant")
+        phases[name] = replace(phase, select="last", patience=None, seconds=None)
     model = config.model
     if model.weights is not None:
         model = replace(model, weights=model.weights.replace("{seed}", str(config.seed)))
@@ -155,11 +162,6 @@ def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Conf
     )
 
 
-def _plain(phase: PhaseConfig) -> PhaseConfig:
-    schedule = "constant" if phase.schedule == "plateau" else phase.schedule
-    return replace(phase, select="last", patience=None, seconds=None, schedule=schedule)
-
-
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
     """Return the job with these steps and threads, and with batches that the smallest training fold
     can fill.
@@ -171,7 +173,9 @@ def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)
         batch = max(phase.accumulate, batch - batch % phase.accumulate)
-        share = 1.0 if phase.epochs is not None else min(1.0, count / phase.steps)
+        share = 1.0
+        if phase.epochs is None:
+            share = min(1.0, count / phase.steps)
         warmup = min(round(phase.warmup * share), count)
         phases[name] = replace(phase, steps=count, epochs=None, primary_batch=batch, warmup=warmup)
     return replace(config, training=replace(config.training, threads=threads, **phases))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -55,26 +56,30 @@ class HeldOut:
         return values
 
     def check(self) -> None:
-        """Refuse labels on which the metric is defined in no fold."""
+        """Refuse labels on which the metric is not defined in any fold."""
         parts = [self.targets[self.folds == fold].numpy() for fold in np.unique(self.folds)]
         if self.metric != "auc" or any(has_both(part).any() for part in parts):
             return
         where = f"in {len(parts)} folds" if len(parts) > 1 else "in one split"
         counts = zip(self.task.classes, self.targets.sum(0).tolist(), strict=True)
         positive = listed([f"{name} {count}" for name, count in counts], 10)
-        problem = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
-        reason = "no label has both positive and negative examples in any of them, so the AUC to choose by is not defined"
         raise InputError(
-            f"{problem}; {reason}. Give examples of both kinds, or use training.metric: macro_f1"
+            f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: "
+            f"{positive}); no label has both positive and negative examples in any of them, so the AUC "
+            "to choose by is not defined. Give examples of both kinds, or use training.metric: macro_f1"
         )
 
     def likely(self, outputs: Tensor) -> Numbers:
-        """Probabilities, n x classes."""
+        """Return probabilities, n x classes."""
         scores = outputs.double()
-        return np.asarray((scores.sigmoid() if self.task.several else scores.softmax(1)).numpy())
+        if self.task.several:
+            return np.asarray(scores.sigmoid().numpy())
+        return np.asarray(scores.softmax(1).numpy())
 
     def losses(self, likely: Numbers) -> Numbers:
-        """The log-loss of each example; with several labels at once, the mean over the labels."""
+        """Return the log-loss of each example, given probabilities; with several labels at once, the
+        mean over the labels.
+        """
         targets = self.targets.numpy()
         if targets.ndim == 2:
             right = np.where(targets == 1, likely, 1 - likely)
@@ -83,7 +88,7 @@ class HeldOut:
         return np.asarray(-np.log(np.maximum(right, _TINY)))
 
     def loss(self, likely: Numbers) -> float:
-        """The mean log-loss of probabilities."""
+        """Return the mean log-loss of probabilities."""
         return float(self.losses(likely).mean())
 
 
@@ -133,12 +138,9 @@ class Curve:
         """(score, -loss) of each look, as means over the look and its neighbours of the same
         phase.
         """
-        return [
-            (a, -b)
-            for a, b in zip(
-                *(_smooth(v, self.second) for v in (self.scores, self.losses)), strict=True
-            )
-        ]
+        scores = _smooth(self.scores, self.second)
+        losses = _smooth(self.losses, self.second)
+        return [(score, -loss) for score, loss in zip(scores, losses, strict=True)]
 
     @property
     def value(self) -> tuple[float, float]:
@@ -147,7 +149,7 @@ class Curve:
 
 
 def _smooth(values: Sequence[float], second: int) -> list[float]:
-    """Means over each look and its neighbours in the same phase."""
+    """Return means over each look and its neighbours in the same phase."""
     means: list[float] = []
     for phase in (values[:second], values[second:]):
         means += [fmean(phase[max(0, i - 1) : i + 2]) for i in range(len(phase))]
@@ -164,27 +166,28 @@ def greedy(
     The shortest series of picks with the lowest loss is kept, so that no pick is useless; losses
     that differ by rounding alone count as equal.
     """
-    series, total = [first], likely[first].copy()
+    series = [first]
+    total = likely[first].copy()
     losses = [held_out.loss(total)]
     while len(series) < picks:
-        after = {
-            label: held_out.loss((total + part) / (len(series) + 1))
-            for label, part in likely.items()
-        }
+        after = {}
+        for label, part in likely.items():
+            after[label] = held_out.loss((total + part) / (len(series) + 1))
         best = min(after, key=lambda label: after[label])
         series.append(best)
         losses.append(after[best])
         total += likely[best]
-    enough = next(
-        number for number, loss in enumerate(losses, 1) if loss <= min(losses) + _ROUNDING
-    )
-    counts = {label: series[:enough].count(label) for label in likely if label in series[:enough]}
-    common = math.gcd(*counts.values())
-    return {label: count // common for label, count in counts.items()}
+    low_enough = min(losses) + _ROUNDING
+    shortest = next(number for number, loss in enumerate(losses, 1) if loss <= low_enough)
+    picked = series[:shortest]
+    common = math.gcd(*Counter(picked).values())
+    return {label: picked.count(label) // common for label in likely if label in picked}
 
 
 def mixed(likely: Mapping[str, Numbers], picks: Mapping[str, int], *, several: bool) -> Tensor:
-    """Scores of the weighted mean of probabilities, as a model of several members gives them."""
+    """Return scores of the weighted mean of probabilities, as a model of several members gives
+    them.
+    """
     mean = sum(likely[label] * count for label, count in picks.items()) / sum(picks.values())
     probabilities = torch.from_numpy(np.asarray(mean)).float()
     if several:

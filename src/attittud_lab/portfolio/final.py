@@ -55,9 +55,8 @@ class Members:
         if networks.learner != NETWORK:
             model = networks.config.model
             described["model"] = to_dict(model)
-            folder = keep_description(
-                model, self.folder, f"{DESCRIPTION}-{safe_name(networks.learner)}"
-            )
+            name = f"{DESCRIPTION}-{safe_name(networks.learner)}"
+            folder = keep_description(model, self.folder, name)
             if folder is not None:
                 described["network"] = folder
         for path, share in weights.items():
@@ -139,8 +138,9 @@ def tested(
     model = assembled(folder, about, config, device)
     has_test = len(data.test) > 0
     examples = data.test if has_test else data.primary.examples
+    reads_inputs = any(group.reader is not None for group in model.networks)
     inputs = ()
-    if model.simple or any(group.reader is not None for group in model.networks):
+    if model.simple or reads_inputs:
         inputs = data.test_inputs() if has_test else data.inputs(PRIMARY)
     batch = examples.rows(torch.arange(min(TIMED, len(examples))))
     seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], batch), len(batch))

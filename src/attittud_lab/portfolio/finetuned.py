@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attittud_lab import features
-from attittud_lab.config.schema import Config, ModelConfig, PhaseConfig
+from attittud_lab.config.schema import Augment, Config, ModelConfig, PhaseConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError, joined
 
@@ -35,23 +35,27 @@ def pretrained_networks(config: Config, data: Prepared) -> dict[str, str]:
     networks = {name: model for name, model in models.items() if model is not None}
     if networks:
         return networks
-    named = joined(choice.names)
-    problem = f"portfolio.learners: {NAME} trains the pretrained network of features, and {named} has none"
+    without = joined(choice.names)
+    problem = f"portfolio.learners: {NAME} trains the pretrained network of features, and {without} has none"
+    advice = f"leave {NAME} out"
     possible = [name for name in features.names(data.kind) if features.trained_as(name)]
-    cure = f"leave {NAME} out"
     if possible:
-        cure += f", or add one of {', '.join(possible)} to portfolio.features"
-        cure += f"; the first one comes with: {features.INSTALL}"
-    raise InputError(f"{problem}; {cure}")
+        advice += f", or add one of {', '.join(possible)} to portfolio.features"
+        advice += f"; the first one comes with: {features.INSTALL}"
+    raise InputError(f"{problem}; {advice}")
 
 
 def job_for(config: Config, data: Prepared, model: str) -> Config:
     """Return a job that trains a pretrained network instead of the network of `model:`."""
     settings = config.portfolio.finetuned
-    is_image = data.kind == "image"
-    rate = RATES[data.kind] if settings.lr is None else settings.lr
-    network = ModelConfig(name=model, image_size=settings.image_size if is_image else None)
-    augment = list(settings.augment) if is_image else []
+    rate = settings.lr
+    if rate is None:
+        rate = RATES[data.kind]
+    network = ModelConfig(name=model)
+    augment: Augment = []
+    if data.kind == "image":
+        network = ModelConfig(name=model, image_size=settings.image_size)
+        augment = list(settings.augment)
     training = replace(
         config.training,
         mode="two_phase",

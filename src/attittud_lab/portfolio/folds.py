@@ -62,10 +62,10 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         counts = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)]
     for count in counts:
         rare = rare_examples(labels, data.groups, count)
-        enough_units = len(np.unique(units[~rare])) >= count
-        if 2 * rare.sum() <= len(labels) and enough_units:
+        most_are_rare = 2 * rare.sum() > len(labels)
+        if not most_are_rare and len(np.unique(units[~rare])) >= count:
             break
-    if one_split and 2 * rare.sum() > len(labels):
+    if one_split and most_are_rare:
         # Many small classes: two examples are enough to hold one of them out.
         rare = rare_examples(labels, data.groups, 2)
     if rare.all():
@@ -77,7 +77,10 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     held_out = labels[of != NEVER]
     missing = []
     for number, name in enumerate(data.primary.classes):
-        of_class = held_out == number if labels.ndim == 1 else held_out[:, number]
+        if labels.ndim == 1:
+            of_class = held_out == number
+        else:
+            of_class = held_out[:, number]
         if not of_class.any():
             missing.append(name)
     # There are fewer than `count` folds where all but one group are rare.
@@ -90,7 +93,10 @@ def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> n
 
     Groups stay whole: if one example of a group is rare, all are.
     """
-    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    if groups is None:
+        units = np.arange(len(labels))
+    else:
+        units = np.unique(groups, return_inverse=True)[1]
     rare = np.zeros(len(labels), dtype=bool)
     for has in _columns(labels).T:
         if len(np.unique(units[has])) < count:
@@ -129,8 +135,7 @@ def assign(
             # How far the classes, and the sizes, would be from equal parts.
             of_classes = ((after**2 - filled**2) / total).sum(1)
             of_sizes = (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
-            cost = of_classes + of_sizes
-            chosen[group] = int(cost.argmin())
+            chosen[group] = int((of_classes + of_sizes).argmin())
             filled[chosen[group]] += sizes[group]
     of[:] = chosen[number]
     for has in _columns(labels).T:
@@ -145,8 +150,10 @@ def assign(
 
 
 def _columns(labels: Labels) -> np.ndarray:
-    """Which examples have each class, or each of several labels: n x classes."""
-    return np.asarray(labels[:, None] == np.unique(labels) if labels.ndim == 1 else labels == 1)
+    """Return which examples have each class, or each of several labels: n x classes."""
+    if labels.ndim == 1:
+        return np.asarray(labels[:, None] == np.unique(labels))
+    return np.asarray(labels == 1)
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:

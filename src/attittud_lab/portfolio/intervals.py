@@ -67,18 +67,17 @@ class Intervals:
     def ends(scores: Numbers) -> tuple[float, float]:
         """Return the 2.5 % and 97.5 % quantiles of the defined scores."""
         defined = scores[np.isfinite(scores)]
-        if not len(defined):
+        if len(defined) == 0:
             return math.nan, math.nan
         low, high = np.quantile(defined, [0.025, 0.975])
         return float(low), float(high)
 
     def difference(self, outputs: Tensor, reference: Tensor) -> dict[str, float]:
         """Return a score minus that of a reference, and the interval of the difference."""
-        metric = self.held_out.metric
-        score = self.held_out.figures(outputs)[metric]
-        other = self.held_out.figures(reference)[metric]
+        score = self.held_out.figures(outputs)[self.held_out.metric]
+        of_reference = self.held_out.figures(reference)[self.held_out.metric]
         low, high = self.ends(self.scores(outputs) - self.scores(reference))
-        return {"difference": score - other, "low": low, "high": high}
+        return {"difference": score - of_reference, "low": low, "high": high}
 
     def error(self, outputs: Tensor, reference: Tensor) -> float:
         """Return the standard error of the difference of two scores; NaN where it is undefined."""
@@ -116,14 +115,14 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
     of_guess = 0.5 if metric == "auc" else intervals.scores(outputs)
     low, high = intervals.ends(intervals.scores(scores) - of_guess)
     # Without an interval, a model that is ahead gets the benefit of the doubt.
-    beaten = (difference if math.isnan(low) else low) > 0
+    lead = difference if math.isnan(low) else low
     return {
         "class": name,
         "score": constant,
         "difference": difference,
         "low": low,
         "high": high,
-        "beaten": beaten,
+        "beaten": lead > 0,
     }
 
 
@@ -181,18 +180,25 @@ def _auc(
         return float(positive @ (np.cumsum(negative) - negative / 2))
 
     def area(rows: np.ndarray) -> float:
+        """Return the mean area over the labels that have both kinds of examples in these rows."""
         labels = targets[rows]
-        positive, negative = labels.sum(0), (1 - labels).sum(0)
-        both = (positive > 0) & (negative > 0)
-        if not both.any() or undefined[rows].any():
+        positive = labels.sum(0)
+        negative = (1 - labels).sum(0)
+        defined = np.flatnonzero((positive > 0) & (negative > 0))
+        if len(defined) == 0 or undefined[rows].any():
             return math.nan
-        defined = np.flatnonzero(both)
-        pairs = np.array([ordered(levels[label][rows], labels[:, label]) for label in defined])
-        return float((pairs / (positive[both] * negative[both])).mean())
+        areas = []
+        for label in defined:
+            pairs = ordered(levels[label][rows], labels[:, label])
+            areas.append(pairs / (positive[label] * negative[label]))
+        return float(np.mean(areas))
 
     def mean_area(rows: np.ndarray) -> float:
-        areas = np.array([area(rows[folds[rows] == fold]) for fold in np.unique(folds[rows])])
-        return float(np.nanmean(areas)) if np.isfinite(areas).any() else math.nan
+        """Return the mean over the folds in which the area is defined."""
+        areas = [area(rows[folds[rows] == fold]) for fold in np.unique(folds[rows])]
+        if not np.isfinite(areas).any():
+            return math.nan
+        return float(np.nanmean(areas))
 
     return np.array([mean_area(rows) for rows in draws])
 

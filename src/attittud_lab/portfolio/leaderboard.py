@@ -16,7 +16,7 @@ from attittud_lab.portfolio.standing import (
     best_with_auxiliary,
     rank,
     scores_of,
-    usable,
+    with_auxiliary,
     without_us,
 )
 
@@ -41,19 +41,21 @@ def chance(
     was calibrated on.
     """
     alone = best_alone(standings)
-    others = [standing for standing in usable(standings) if not standing.alone]
+    others = with_auxiliary(standings)
     if alone is None or not others:
         return None
-    assert alone.curve is not None
-    losses = {s.label: held_out.losses(held_out.likely(scores_of(s))) for s in others}
-    lowest = min(losses, key=lambda label: losses[label].mean())
-    tops = [s.curve.value[0] for s in others if s.curve is not None]
-    score = alone.curve.value[0]
+    score = _ranking_score(alone)
     error = math.sqrt(max(score * (1 - score), _LEAST_VARIANCE) / len(held_out.targets))
-    ahead = (max(tops) - score) / error if math.isfinite(score) else 0.0
-    behind = held_out.losses(held_out.likely(scores_of(alone))) - losses[lowest]
-    spread = float(behind.std(ddof=1)) if len(behind) > 1 else 0.0
-    t = float(behind.mean()) / (spread / math.sqrt(len(behind))) if spread > 0 else 0.0
+    ahead = 0.0
+    if math.isfinite(score):
+        ahead = (max(map(_ranking_score, others)) - score) / error
+    losses = [held_out.losses(held_out.likely(scores_of(other))) for other in others]
+    lowest = min(losses, key=lambda of_examples: of_examples.mean())
+    behind = held_out.losses(held_out.likely(scores_of(alone))) - lowest
+    t = 0.0
+    if len(behind) > 1 and behind.std(ddof=1) > 0:
+        error_of_mean = float(behind.std(ddof=1)) / math.sqrt(len(behind))
+        t = float(behind.mean()) / error_of_mean
     evidence = ahead + t
     exponent = max(-50.0, min(50.0, INTERCEPT + SLOPE * evidence))
     return {
@@ -64,13 +66,19 @@ def chance(
     }
 
 
+def _ranking_score(standing: Standing) -> float:
+    """Return the smoothed score that ranks a candidate which did not diverge."""
+    assert standing.curve is not None
+    return standing.curve.value[0]
+
+
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
     """Return the best candidate with auxiliary data minus the best without, both out of fold."""
     alone = best_alone(standings)
     best = best_with_auxiliary(standings)
     if alone is None or best is None:
         return None
-    others = [standing for standing in usable(standings) if not standing.alone]
+    others = with_auxiliary(standings)
     gain: dict[str, Any] = {"best": best.label, "reference": alone.label, "of": len(others)}
     gain |= intervals.difference(scores_of(best), scores_of(alone))
     if intervals.few is not None:

@@ -182,15 +182,23 @@ class Networks:
     def call(self, job: TrialJob) -> Job:
         """Describe a trial to the place that runs it."""
         setting = self.setting
-        data = setting.data if isinstance(setting.place, InThisProcess) else setting.handed
+        data = setting.handed
+        if isinstance(setting.place, InThisProcess):
+            data = setting.data
         fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
-        reads = files_read(job.config.model, job.config.seed)
-        threads = self.config.training.threads or 1
-        name = f"{job.candidate.label}, {fold}"
-        return Job(name, trial_at, (job,), job.folder, data, reads, threads, job.config.device)
+        return Job(
+            f"{job.candidate.label}, {fold}",
+            trial_at,
+            (job,),
+            folder=job.folder,
+            data=data,
+            reads=files_read(job.config.model, job.config.seed),
+            threads=self.config.training.threads or 1,
+            device=job.config.device,
+        )
 
     def standing(self, entry: PortfolioCandidate, trials: Sequence[TrialResult]) -> Standing:
-        """What the trials of a candidate, one for each fold, show together."""
+        """Return what the trials of a candidate, one for each fold, show together."""
         diverged = next((trial.diverged for trial in trials if trial.diverged), None)
         curve = None
         outputs = None
@@ -226,8 +234,9 @@ class Networks:
 
     def about(self) -> dict[str, Any]:
         """Return what leaderboard.json says about the plan."""
-        looks = range(len(look_steps(self.config)))
-        return {"looks": [self.place(look) for look in looks], "plan": asdict(self.plan)}
+        count = len(look_steps(self.config))
+        looks = [self.place(look) for look in range(count)]
+        return {"looks": looks, "plan": asdict(self.plan)}
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -247,13 +256,13 @@ class Networks:
 
     def fold_weights(self, picks: Mapping[str, int]) -> dict[Path, float]:
         """The files and shares of an ensemble: the network of every fold after its best look."""
+        folds = self.setting.folds.count
         weights = {}
         for label, count in picks.items():
             curve = self.standings[label].curve
             assert curve is not None
-            folds = range(self.setting.folds.count)
-            for fold in folds:
-                weights[look_file(self.trial(label, fold), curve.best)] = count / len(folds)
+            for fold in range(folds):
+                weights[look_file(self.trial(label, fold), curve.best)] = count / folds
         return weights
 
     def refit(self, labels: Sequence[str]) -> dict[str, TrialResult]:
@@ -272,9 +281,7 @@ class Networks:
             if result.diverged:
                 why = f"on all labels, {result.diverged}"
                 self.standings[label] = replace(self.standings[label], diverged=why, curve=None)
-                self.setting.progress.say(
-                    f"{label} is dropped: in its final training on all labels, {result.diverged}"
-                )
+                self.setting.progress.say(f"{label} is dropped: in its final training {why}")
         return results
 
 

@@ -4,7 +4,7 @@ everything about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,13 @@ from attittud_lab.portfolio.choose import HeldOut, greedy, mixed
 from attittud_lab.portfolio.folds import make_folds
 from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
-from attittud_lab.portfolio.networks import (
-    NETWORK,
-    Networks,
-    Setting,
+from attittud_lab.portfolio.networks import NETWORK, Networks, Setting
+from attittud_lab.portfolio.simple import (
+    LEARNERS_OF_NETWORKS,
+    SimpleCandidates,
+    chosen_learners,
+    few_threads,
 )
-from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
@@ -43,6 +44,7 @@ from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.train import chosen_metric, default_run_dir, load_data, read_again
 
+MORE_LABELS = "More labels may help."
 MOST_TESTED = 20_000
 """So many test examples show whether a model is better than guessing; draws of more would take
 minutes.
@@ -150,12 +152,11 @@ class Portfolio:
         rare = words.rare(self.folds.not_validated)
         if rare:
             self.progress.say(rare)
-        if set(learners) - {NETWORK, finetuned.NAME}:
+        if set(learners) - set(LEARNERS_OF_NETWORKS):
             self.simple = SimpleCandidates(self.setting, learners)
             self.simple.run()
         for name, setting in settings.items():
-            part = 1 / len(settings)
-            self.networks[name] = Networks(setting, name, part=part)
+            self.networks[name] = Networks(setting, name, part=1 / len(settings))
             self.networks[name].run()
         # The chance was calibrated without networks.
         usual = _usual(self.config.portfolio) and not self.networks
@@ -171,17 +172,16 @@ class Portfolio:
         settings = {}
         if NETWORK in learners:
             settings[NETWORK] = self.setting
-        if finetuned.NAME in learners:
-            for features, model in finetuned.pretrained_networks(self.config, self.data).items():
-                job = finetuned.job_for(self.config, self.data, model)
-                name = finetuned.learner_name(features)
-                setting = replace(self.setting, config=job)
-                if self.data.kind == "text":
-                    data = read_again(job, self.data)
-                    handed = replace(data, names=None, parts=None)
-                    data = on_device(data, setting.device)
-                    setting = replace(setting, data=data, handed=handed)
-                settings[name] = setting
+        if finetuned.NAME not in learners:
+            return settings
+        for features_name, model in finetuned.pretrained_networks(self.config, self.data).items():
+            job = finetuned.job_for(self.config, self.data, model)
+            setting = replace(self.setting, config=job)
+            if self.data.kind == "text":
+                data = read_again(job, self.data)
+                handed = replace(data, names=None, parts=None)
+                setting = replace(setting, data=on_device(data, setting.device), handed=handed)
+            settings[finetuned.learner_name(features_name)] = setting
         return settings
 
     # -------------------------------------------------------------------------------------- the end
@@ -213,28 +213,45 @@ class Portfolio:
                 simple = self.simple
                 board["translations"] = translations(simple, self.data.groups, self.config.seed)
                 board["suspicious"] = suspicious(simple, self.data, folder)
-        self.write_predictions(scores)
+        final.write_predictions(
+            folder,
+            [*self.standings.values()],
+            self.held_out,
+            self.rows,
+            scores,
+            self.of_held_out(self.data.names),
+        )
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)
 
-    def cure(self) -> str:
+    def what_may_help(self) -> str:
         """Say what may help a model that is no better than guessing."""
-        tried = [] if self.simple is None else [*self.simple.problems]
+        tried = [] if self.simple is None else self.simple.problems
         if any(features.trained_as(name) for name in tried):
-            return "More labels may help."
-        if self.networks:
-            return _cure_of_networks(self.config, self.data)
-        better = [name for name in features.names(self.data.kind) if features.trained_as(name)]
-        if not better:
-            return "More labels may help."
-        return f"Features of a pretrained network may help: portfolio.features=[{better[0]}]."
+            return MORE_LABELS
+        model = self.config.model
+        if not self.networks:
+            better = [name for name in features.names(self.data.kind) if features.trained_as(name)]
+            if not better:
+                return MORE_LABELS
+            return f"Features of a pretrained network may help: portfolio.features=[{better[0]}]."
+        if model.weights is not None or (model.pretrained and find_model(model.name)[0].foreign):
+            return MORE_LABELS
+        networks = [f"model={name}" for name in pretrained(self.data.kind)]
+        if not networks:
+            return MORE_LABELS
+        return f"A pretrained network may help: {' or '.join(networks)}."
 
     def intervals(self) -> Intervals:
         """Draws of the held-out labels, of whole groups if there are any."""
-        groups = None
-        if self.data.groups is not None:
-            groups = [self.data.groups[row] for row in self.rows.tolist()]
+        groups = self.of_held_out(self.data.groups)
         return Intervals(self.held_out, groups, mix(self.config.seed, "intervals"))
+
+    def of_held_out(self, texts: Sequence[str] | None) -> list[str] | None:
+        """Return those of the examples' texts that belong to held-out ones; None for None."""
+        if texts is None:
+            return None
+        return [texts[row] for row in self.rows.tolist()]
 
     def choose(self, intervals: Intervals) -> tuple[Standing, dict[str, int], Tensor]:
         """Return the best candidate, the number of picks of each, and the model's out-of-fold
@@ -244,7 +261,8 @@ class Portfolio:
         standings = usable(self.standings.values())
         if not self.standings:
             raise InputError(
-                "portfolio: no features fit into the time; raise portfolio.budget, or name other portfolio.features"
+                "portfolio: no features fit into the time; raise portfolio.budget, or name other "
+                "portfolio.features"
             )
         if not standings:
             why = next(iter(self.standings.values())).diverged
@@ -261,11 +279,9 @@ class Portfolio:
         is repeated.
         """
         settings = self.config.portfolio
-        chosen = {label: self.standings[label] for label in picks}
-        of_simple = {label: picks[label] for label, s in chosen.items() if s.simple}
         members = final.Members(self.folder.path)
         for networks in self.networks.values():
-            of_networks = {label: picks[label] for label in picks if label in networks.standings}
+            of_networks = _picks_among(picks, networks.standings)
             if not of_networks:
                 continue
             if settings.final == "ensemble" and settings.members == "folds":
@@ -275,9 +291,10 @@ class Portfolio:
                 if any(result.diverged for result in results.values()):
                     return None
                 members.add_refitted(networks, of_networks, results)
-        if of_simple:
-            assert self.simple is not None
-            self.simple.add_members(members, of_simple)
+        if self.simple is not None:
+            of_simple = _picks_among(picks, self.simple.standings)
+            if of_simple:
+                self.simple.add_members(members, of_simple)
         return members
 
     def of_test(self, scores: Tensor) -> HeldOut:
@@ -317,20 +334,18 @@ class Portfolio:
         if not guessed["beaten"] and tested is not None and self.data.groups is None:
             # A large test set may show more than few labels.
             guessed["beaten"] = self.beats_guess(tested)
-
         table = rows(standings, intervals, picks)
         alone = next((row for row in table if row["without_us"]), None)
         network_wins = not self.standings[winner].simple
         of_folds = network_wins and settings.final == "ensemble" and settings.members == "folds"
-        board = {
+        decision = words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds)
+        return {
             "version": VERSION,
             "metric": metric,
             "seed": self.config.seed,
-            "decision": words.decision(
-                settings.final, winner, picks, gain, metric, of_folds=of_folds
-            ),
+            "decision": decision,
             "without_us": words.without_us(alone, model, metric),
-            "warning": words.guess(guessed, model["score"], metric, self.cure()),
+            "warning": words.guess(guessed, model["score"], metric, self.what_may_help()),
             "guess": guessed,
             "chance": self.chance,
             "worth": gain,
@@ -346,39 +361,18 @@ class Portfolio:
             "not_validated": self.folds.not_validated,
             "folds": self.folds.count,
             "candidates": table,
+            "simple": None if self.simple is None else self.simple.about(),
+            "networks": {name: networks.about() for name, networks in self.networks.items()},
         }
-        board["simple"] = None if self.simple is None else self.simple.about()
-        board["networks"] = {name: part.about() for name, part in self.networks.items()}
-        return board
-
-    def write_predictions(self, scores: Tensor) -> None:
-        """Write the out-of-fold predictions of all candidates and of the model."""
-        names = None
-        if self.data.names is not None:
-            names = [self.data.names[row] for row in self.rows.tolist()]
-        standings = [*self.standings.values()]
-        final.write_predictions(
-            self.folder.path, standings, self.held_out, self.rows, scores, names
-        )
 
     def result(self, members: final.Members, scores: Tensor, tested: Tensor | None) -> RunResult:
         """The content of result.json."""
         standings = self.standings.values()
         trials = sum(standing.steps for standing in standings) * self.folds.count
         spent = sum(standing.seconds for standing in standings)
-        phases = [
-            PhaseSummary(name="trials", steps=trials, best_step=trials, seconds=spent, stopped=None)
-        ]
+        phases = [_phase("trials", trials, spent)]
         if members.steps or members.seconds:
-            phases.append(
-                PhaseSummary(
-                    name="all labels",
-                    steps=members.steps,
-                    best_step=members.steps,
-                    seconds=members.seconds,
-                    stopped=None,
-                )
-            )
+            phases.append(_phase("all labels", members.steps, members.seconds))
         examples = {
             "train": len(self.folds.of),
             "validation": len(self.rows),
@@ -399,14 +393,14 @@ class Portfolio:
         )
 
 
-def _cure_of_networks(config: Config, data: Prepared) -> str:
-    starts = config.model.weights is not None
-    if config.model.pretrained and find_model(config.model.name)[0].foreign:
-        starts = True
-    better = [] if starts else [f"model={name}" for name in pretrained(data.kind)]
-    if not better:
-        return "More labels may help."
-    return f"A pretrained network may help: {' or '.join(better)}."
+def _phase(name: str, steps: int, seconds: float) -> PhaseSummary:
+    """Return the summary of a phase whose last step is its best."""
+    return PhaseSummary(name=name, steps=steps, best_step=steps, seconds=seconds, stopped=None)
+
+
+def _picks_among(picks: Mapping[str, int], labels: Container[str]) -> dict[str, int]:
+    """Return the picks of the candidates with these labels."""
+    return {label: count for label, count in picks.items() if label in labels}
 
 
 def _usual(settings: PortfolioConfig) -> bool:

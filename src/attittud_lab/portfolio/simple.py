@@ -58,24 +58,25 @@ many times as long as the candidates of one kind of features.
 
 def chosen_learners(config: Config, data: Prepared) -> list[str]:
     """Return the names of the learners that a job tries."""
-    named = config.portfolio.learners
-    if named is None:
+    names = config.portfolio.learners
+    if names is None:
         return list(LEARNERS[data.kind])
-    if not named:
+    if not names:
         choices = ", ".join([*learners(), *LEARNERS_OF_NETWORKS])
         raise InputError(
             f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}"
         )
-    return list(dict.fromkeys(named))
+    return list(dict.fromkeys(names))
 
 
 def chosen_uses(config: Config) -> list[str]:
     """Return the names of the uses that a job tries every learner with. `alone` is always among
     them: all others are compared with it.
     """
-    named = config.portfolio.uses
-    uses = USES if named is None else named
-    return list(dict.fromkeys([ALONE, *uses]))
+    names = config.portfolio.uses
+    if names is None:
+        names = list(USES)
+    return list(dict.fromkeys([ALONE, *names]))
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ class SimpleCandidates:
         if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
             return None
         feature_map.fit(inputs)
-        with nullcontext() if feature_map.network is not None else few_threads():
+        threads = few_threads() if feature_map.network is None else nullcontext()
+        with threads:
             matrix = compute(feature_map, inputs, cache, device, self.setting.progress)
         self.maps[name] = feature_map
         return problem_of(data, rows, matrix, aligned=True)
@@ -168,10 +170,10 @@ class SimpleCandidates:
         seconds = seconds_for(feature_map, rows, cache, device)
         allowed = budget.allowed(self.setting.config, self.setting.device)
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
-            limit = readable(allowed)
+            needed = f"{readable(seconds)} of {readable(allowed)}"
             self.say(
-                f"{feature_map.name}: skipped, because its features would take about {readable(seconds)} of "
-                f"{limit}; to use them, raise portfolio.budget"
+                f"{feature_map.name}: skipped, because its features would take about {needed}; to use "
+                "them, raise portfolio.budget"
             )
             return False
         if seconds > 5:
@@ -254,23 +256,19 @@ class SimpleCandidates:
 
     def add_members(self, members: Members, picks: Mapping[str, int]) -> None:
         """Fit the picked candidates on all labels, and write them with their features."""
-        with few_threads():
-            self._add_members(members, picks)
-
-    def _add_members(self, members: Members, picks: Mapping[str, int]) -> None:
-        written = set()
         for label, count in picks.items():
             began = time.monotonic()
             candidate = self.candidates[label]
             tried = self.tried[label]
-            model = fit_final(
-                self.problems[candidate.features],
-                candidate,
-                tried.setting,
-                tried.temperature,
-                self.seed,
-                self.source_models[candidate.features],
-            )
+            with few_threads():
+                model = fit_final(
+                    self.problems[candidate.features],
+                    candidate,
+                    tried.setting,
+                    tried.temperature,
+                    self.seed,
+                    self.source_models[candidate.features],
+                )
             members.add_simple(
                 model.plain(),
                 model.tensors(),
@@ -278,17 +276,17 @@ class SimpleCandidates:
                 share=float(count),
                 seconds=time.monotonic() - began,
             )
-            if candidate.features not in written:
-                self.write_features(candidate.features, members.folder)
-                written.add(candidate.features)
+        names = dict.fromkeys(self.candidates[label].features for label in picks)
+        for name in names:
+            self.write_features(name, members.folder)
 
     def write_features(self, name: str, folder: Path) -> None:
         """Write how examples become these features."""
         feature_map = self.maps[name]
-        about, arrays = (folder / file for file in features_files(file_name(name)))
+        about, arrays = features_files(file_name(name))
         plain = {"name": name, "settings": feature_map.plain()}
-        write_atomically(about, json.dumps(plain).encode())
-        save_weights(arrays, feature_map.tensors())
+        write_atomically(folder / about, json.dumps(plain).encode())
+        save_weights(folder / arrays, feature_map.tensors())
 
     def about(self) -> dict[str, Any]:
         """What leaderboard.json says about simple candidates as a whole."""

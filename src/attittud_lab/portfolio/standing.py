@@ -69,15 +69,19 @@ def best_alone(standings: Iterable[Standing]) -> Standing | None:
     return max(alone, key=rank, default=None)
 
 
+def with_auxiliary(standings: Iterable[Standing]) -> list[Standing]:
+    """Return the candidates that use auxiliary data and did not diverge."""
+    return [standing for standing in usable(standings) if not standing.alone]
+
+
 def best_with_auxiliary(standings: Iterable[Standing]) -> Standing | None:
     """Return the best candidate that uses auxiliary data."""
-    others = [standing for standing in usable(standings) if not standing.alone]
-    return max(others, key=rank, default=None)
+    return max(with_auxiliary(standings), key=rank, default=None)
 
 
 def without_us(standings: Iterable[Standing]) -> Standing | None:
     """Return what a user would have used instead: the best simple learner on the primary labels
     alone.
     """
-    simple = [s for s in usable(standings) if s.alone and s.simple]
-    return max(simple, key=rank, default=None)
+    simple = [standing for standing in standings if standing.simple]
+    return best_alone(simple)

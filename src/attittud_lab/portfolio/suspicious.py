@@ -11,6 +11,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,11 @@ def suspicious(
         names = example_names(data, source.name, suspects.rows)
         for position, name in enumerate(names):
             rows.append(suspects.cells(source.name, position, name))
-        shown = min(SHOWN, len(suspects.rows)) if len(lists) < MOST_PICTURED else 0
-        pictures = shown_inputs(data, source.name, suspects.rows[:shown])
+        top: list[dict[str, Any]] = []
+        if len(lists) < MOST_PICTURED:
+            pictures = shown_inputs(data, source.name, suspects.rows[:SHOWN])
+            for position, picture in enumerate(pictures):
+                top.append(suspects.about(position, names[position]) | picture)
         lists.append(
             {
                 "source": source.name,
@@ -88,10 +92,7 @@ def suspicious(
                 "listed": len(suspects.rows),
                 "same_classes": source.same_classes,
                 "rate": RATE,
-                "top": [
-                    suspects.about(position, names[position]) | picture
-                    for position, picture in enumerate(pictures)
-                ],
+                "top": top,
             }
         )
     if lists:
@@ -121,11 +122,12 @@ class Suspects:
 
     def cells(self, source: str, position: int, name: str) -> list[str]:
         """Return a row of the file."""
-        about = self.about(position, name)
-        texts = [harmless(text) for text in (source, name, about["label"], about["proposed"])]
-        return [*texts, f"{about['probability']:.6g}", f"{about['label_probability']:.6g}"]
+        texts = (source, name, self.labels[position], self.proposed[position])
+        probabilities = (self.probability[position], self.label_probability[position])
+        return [*map(harmless, texts), *(f"{float(value):.6g}" for value in probabilities)]
 
     def about(self, position: int, name: str) -> dict[str, Any]:
+        """Return an example of the report."""
         return {
             "example": name,
             "label": self.labels[position],
@@ -149,15 +151,16 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
         return _examine(problem, source, MOST_EXAMINED, seed)
     most = max(1, MOST_EXAMINED // len(source.classes))
     parts = [_examine(*question, most, seed) for question in questions(problem, source)]
-    order = np.argsort(np.concatenate([part.label_probability for part in parts]), kind="stable")
-    labels = [label for part in parts for label in part.labels]
-    proposed = [label for part in parts for label in part.proposed]
+    label_probability = np.concatenate([part.label_probability for part in parts])
+    labels = list(chain.from_iterable(part.labels for part in parts))
+    proposed = list(chain.from_iterable(part.proposed for part in parts))
+    order = np.argsort(label_probability, kind="stable")
     return Suspects(
         np.concatenate([part.rows for part in parts])[order],
         [labels[number] for number in order],
         [proposed[number] for number in order],
         np.concatenate([part.probability for part in parts])[order],
-        np.concatenate([part.label_probability for part in parts])[order],
+        label_probability[order],
         sum(part.examined for part in parts),
     )
 
@@ -220,7 +223,9 @@ def within_rate(right: Numbers, by_chance: Numbers) -> int:
     """
     chance = np.searchsorted(by_chance, right, side="right")
     allowed = np.flatnonzero(chance <= RATE * np.arange(1, len(right) + 1))
-    return int(allowed[-1]) + 1 if len(allowed) else 0
+    if len(allowed) == 0:
+        return 0
+    return int(allowed[-1]) + 1
 
 
 def probabilities(
@@ -253,7 +258,9 @@ def probabilities(
         permuted = replace(truthful, labels=generator.permutation(truthful.labels))
         likely[judged] = _posterior(truthful, held_out, models, seed)
         by_chance[judged] = _posterior(permuted, held_out, models, seed)
-    return likely, by_chance if source.same_classes else None
+    if not source.same_classes:
+        return likely, None
+    return likely, by_chance
 
 
 def _posterior(problem: Problem, held_out: SourceData, models: SourceModels, seed: int) -> Numbers:

@@ -92,7 +92,8 @@ def translate(
     probabilities = source_probabilities(problem, source, models)
     shares = label_shares(source.labelled)
     if not source.several:
-        matrix, openness = matrix[None], openness[None]
+        matrix = matrix[None]
+        openness = openness[None]
         probabilities = probabilities[:, None]
         shares = shares[None]
     labels = problem.labels
@@ -101,8 +102,6 @@ def translate(
         openness = openness[:, None]
         labels = labels[:, None]
     # matrix: sources x tasks x classes x labels; openness: sources x tasks
-    # A yes/no question shows only yes: in the row of the task, the column of the source.
-    yes = (1,)
     cells: list[Cell] = []
     channels = []
     for number, task in np.ndindex(openness.shape):
@@ -114,14 +113,21 @@ def translate(
             labels[:, task],
         )
         drawn = channel.drawn(counts)
-        rows = yes if problem.several else range(len(channel.matrix))
-        columns = yes if source.several else range(len(channel.shares))
+        of = []
+        rows: Iterable[int] = range(len(channel.matrix))
+        columns: Iterable[int] = range(len(channel.shares))
+        # A yes/no question shows only yes: in the row of the task, the column of the source.
+        moved = {}
+        if problem.several:
+            of.append(str(problem.classes[task]))
+            rows = [1]
+            moved["row"] = task
+        if source.several:
+            of.append(str(source.classes[number]))
+            columns = [1]
+            moved["column"] = number
         for cell in channel.cells(drawn, rows, columns):
-            row = task if problem.several else cell.row
-            column = number if source.several else cell.column
-            cells.append(replace(cell, row=row, column=column))
-        of = [str(problem.classes[task])] if problem.several else []
-        of += [str(source.classes[number])] if source.several else []
+            cells.append(replace(cell, **moved))
         channels.append({"of": of, **_estimate(channel.openness, drawn.openness)})
     return _table(problem, source, channels, cells)
 
@@ -196,7 +202,8 @@ class Channel:
         """
         classes, width = self.matrix.shape
         if counts is None:
-            return Drawn(np.empty(0), np.empty((0, classes, width)), np.empty((0, classes, width)))
+            nothing = np.empty((0, classes, width))
+            return Drawn(np.empty(0), nothing, nothing)
         by_chance = self.information_by_chance(np.ones((1, counts.shape[1])))[0]
         sums = self.sums(counts, self.labels)
         beyond = (information(sums) - self.information_by_chance(counts)).clip(min=0)
@@ -229,10 +236,10 @@ class Channel:
 
     def class_counts(self, counts: Numbers) -> Numbers:
         """Count the examples of each class: draws x classes."""
-        columns = [
-            counts[:, self.labels == number].sum(axis=1) for number in range(len(self.matrix))
-        ]
-        return np.stack(columns, axis=1)
+        sizes = []
+        for number in range(len(self.matrix)):
+            sizes.append(counts[:, self.labels == number].sum(axis=1))
+        return np.stack(sizes, axis=1)
 
     def cells(self, drawn: Drawn, rows: Iterable[int], columns: Iterable[int]) -> Iterator[Cell]:
         """Yield these entries of the matrix, row by row, with intervals from the draws."""
@@ -316,8 +323,8 @@ def _table(
         shown = sorted(cells, key=lambda cell: cell.spread - cell.value["value"])[:LISTED]
     entries = []
     for cell in shown:
-        entry = {"class": cell.row, "label": cell.column, **cell.value}
-        entries.append({**entry, "meaning": cell.meaning["value"]})
+        place = {"class": cell.row, "label": cell.column}
+        entries.append({**place, **cell.value, "meaning": cell.meaning["value"]})
     return {
         "source": source.name,
         "classes": [str(name) for name in problem.classes],
@@ -341,8 +348,8 @@ def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[
     for cell in cells:
         if cell.clearness <= 0:
             continue
-        known = best.get(cell.column)
-        if known is None or cell.meaning["value"] > known.meaning["value"]:
+        best_so_far = best.setdefault(cell.column, cell)
+        if cell.meaning["value"] > best_so_far.meaning["value"]:
             best[cell.column] = cell
     clearest = sorted(best.values(), key=lambda cell: cell.clearness, reverse=True)
     sentences = []

@@ -78,7 +78,7 @@ def look_steps(config: Config) -> list[int]:
     """Return the steps after which a trial is evaluated, counted over all phases."""
     total = sum(phase_lengths(config).values())
     looks = min(config.portfolio.looks, total)
-    return [max(1, round(total * (number + 1) / looks)) for number in range(looks)]
+    return [max(1, round(total * number / looks)) for number in range(1, looks + 1)]
 
 
 def second_phase(config: Config) -> int:
@@ -144,7 +144,9 @@ class _Trial:
         self.device = device
         folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
         self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
-        seed = job.config.seed if job.fold is None else mix(job.config.seed, "fold", job.fold)
+        seed = job.config.seed
+        if job.fold is not None:
+            seed = mix(seed, "fold", job.fold)
         self.config = config_for(job.candidate, job.config, seed)
         self.model = new_model(self.config, self.data, device)
         torch.set_num_threads(self.config.training.threads or 1)
@@ -208,16 +210,19 @@ class _Trial:
         return figures(self.data.primary, self.outputs[-1], examples.targets.cpu())
 
     def record(self, values: Mapping[str, Any]) -> None:
+        """Keep a logged step of a trial on all labels."""
         if self.job.fold is None:
             self.lines.append({"phase": self.phases.current.name, **values})
 
     def result(self, diverged: str | None) -> TrialResult:
+        """Return what the trial showed; `diverged` says how it ended early."""
         phases = self.phases.progress
         steps = sum(phase["steps"] for phase in phases)
         seconds = sum(phase["seconds"] for phase in phases)
         return TrialResult(steps, seconds, diverged, self.outputs, self.lines)
 
     def checkpoint(self) -> None:
+        """Write the state to continue from, unless that was done a moment ago."""
         if time.monotonic() - self.saved >= SAVED_EVERY:
             state = {"outputs": self.outputs, "lines": self.lines}
             save_checkpoint(self.path, self.phases.state_dict() | state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from attittud_lab.portfolio.intervals import Intervals
@@ -19,20 +18,11 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
     simpler than all others, and simple learners are simpler than networks.
     """
     best = max(usable(standings), key=rank)
-    ties = [best]
+    ties = []
     for standing in usable(standings):
-        if standing is not best and _is_tie(standing, best, intervals):
+        lead = rank(best)[1][0] - rank(standing)[1][0]
+        error = intervals.error(scores_of(best), scores_of(standing))
+        if standing is best or lead <= TIE * error:  # never true where one of the two is NaN
             ties.append(standing)
-    order = {id(standing): number for number, standing in enumerate(standings)}
-    return min(ties, key=lambda s: (not s.alone, not s.simple, order[id(s)]))
-
-
-def _is_tie(standing: Standing, best: Standing, intervals: Intervals) -> bool:
-    """Whether a candidate is behind the best one by at most `TIE` standard errors of the
-    difference.
-    """
-    lead = rank(best)[1][0] - rank(standing)[1][0]
-    error = intervals.error(scores_of(best), scores_of(standing))
-    if math.isnan(lead) or math.isnan(error):
-        return False
-    return lead <= TIE * error
+    # Of equally simple candidates, the first one.
+    return min(ties, key=lambda standing: (not standing.alone, not standing.simple))

@@ -55,7 +55,9 @@ def coming(plan: Plan, folds: int, at_once: int, learner: str) -> str:
     """Say how long the networks of a learner will take; `at_once` trials run at the same time."""
     name = "networks" if learner == "network" else learner
     strategies = counted(len(plan.candidates), "candidate strategy", "candidate strategies")
-    parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
+    parts = "one split of the labels"
+    if folds > 1:
+        parts = f"{folds} folds of the labels"
     runs = counted(round(plan.runs), "full run")
     seconds = time_range(plan.seconds / at_once, EARLY)
     return f"{name}: {strategies} on {parts}, which is the work of {runs}: {seconds}"
@@ -107,8 +109,10 @@ def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:
         remarks.append(when)
     if not estimate["calibrated"]:
         remarks.append(f"rough: {ROUGH}")
-    more = f" ({'; '.join(remarks)})" if remarks else ""
-    return f"chance that the auxiliary data help: {estimate['value']:.0%}{more}"
+    sentence = f"chance that the auxiliary data help: {estimate['value']:.0%}"
+    if remarks:
+        sentence += f" ({'; '.join(remarks)})"
+    return sentence
 
 
 # --------------------------------------------------------------------------------------- at the end
@@ -196,19 +200,19 @@ def without_us(row: Mapping[str, Any] | None, model: Mapping[str, Any], metric: 
     )
 
 
-def guess(estimate: Mapping[str, Any], score: float, metric: str, cure: str) -> str:
+def guess(estimate: Mapping[str, Any], score: float, metric: str, advice: str) -> str:
     """Say that a model is not shown to be better than a guess; empty if it is shown."""
     if estimate["beaten"]:
         return ""
     if math.isnan(estimate["difference"]):
-        return f"{GUESSING} its out-of-fold {metric} is not defined on these labels. {cure}"
+        return f"{GUESSING} its out-of-fold {metric} is not defined on these labels. {advice}"
     if estimate["class"]:
         same = f"Always guessing {estimate['class']}, the most frequent class,"
     else:
         same = "The best constant guess"
     return (
         f"{GUESSING} its out-of-fold {metric} is {100 * score:.1f} %. {same} has "
-        f"{100 * estimate['score']:.1f} %. {cure}"
+        f"{100 * estimate['score']:.1f} %. {advice}"
     )
 
 
@@ -230,11 +234,10 @@ def clearest(tables: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def suspicious(lists: Iterable[Mapping[str, Any]], file: str) -> str:
     """Say how many labels look wrong, by source; empty if none does."""
-    parts = [
-        f"{source['listed']} of {source['examined']} in {source['source']}"
-        for source in lists
-        if source["listed"]
-    ]
+    parts = []
+    for source in lists:
+        if source["listed"]:
+            parts.append(f"{source['listed']} of {source['examined']} in {source['source']}")
     if not parts:
         return ""
     return f"auxiliary labels that look wrong: {', '.join(parts)} ({file})"
