@@ -63,7 +63,9 @@ class Fitted(ABC):
         labels.
         """
         logits = self.logits(features)
-        return logits if self.several else log_softmax(logits)
+        if self.several:
+            return logits
+        return log_softmax(logits)
 
     def plain(self) -> dict[str, Any]:
         """Return everything but arrays, as JSON can hold it."""
@@ -117,6 +119,7 @@ class SimpleLearner(ABC):
 
 
 def is_sparse(features: Matrix) -> TypeGuard[sparse.csr_matrix]:
+    """Whether zeros are left out of the matrix."""
     return bool(sparse.issparse(features))
 
 
@@ -137,6 +140,7 @@ def stack_columns(parts: Sequence[Matrix]) -> Matrix:
 
 
 def dense(features: Matrix) -> npt.NDArray[np.float32]:
+    """Return features as an array, rows x width."""
     if is_sparse(features):
         return np.asarray(features.toarray(), dtype=np.float32)
     return np.asarray(features, dtype=np.float32)

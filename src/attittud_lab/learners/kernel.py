@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,7 +58,8 @@ class Kernel(SimpleLearner):
     dense_only = True
 
     def settings(self, several: bool) -> Sequence[Setting]:
-        return [{"penalty": penalty, "width": width} for width in WIDTHS for penalty in PENALTIES]
+        pairs = product(WIDTHS, PENALTIES)
+        return [{"penalty": penalty, "width": width} for width, penalty in pairs]
 
     def fewer_settings(self, several: bool) -> Sequence[Setting]:
         return [{"penalty": penalty, "width": 1.0} for penalty in PENALTIES[1:]]
@@ -93,6 +94,7 @@ def gaussian(first: npt.NDArray[Any], second: npt.NDArray[Any], width: float) ->
 
 
 def squared_distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Numbers:
+    """Return ‖x − y‖² = ‖x‖² + ‖y‖² − 2 x · y for all pairs of rows."""
     left = first.astype(np.float64)
     right = second.astype(np.float64)
     lengths = np.square(left).sum(axis=1)[:, None] + np.square(right).sum(axis=1)
@@ -104,5 +106,7 @@ def median_distance(rows: npt.NDArray[Any]) -> float:
     """Return the median distance of two different rows; 1 if most rows are equal."""
     above = np.triu_indices(len(rows), k=1)
     distances = squared_distances(rows, rows)[above]
-    median = float(np.sqrt(np.median(distances))) if len(distances) else 0.0
+    median = 0.0
+    if len(distances):
+        median = float(np.sqrt(np.median(distances)))
     return median if median > 0 else 1.0

@@ -52,6 +52,8 @@ class Linear(SimpleLearner):
     ) -> Iterator[Fitted]:
         regressions = LogisticRegressions(rows)
         penalties = [setting["penalty"] for setting in settings]
-        near = (start.weights, start.intercept) if isinstance(start, LinearModel) else None
+        near = None
+        if isinstance(start, LinearModel):
+            near = (start.weights, start.intercept)
         for weights, intercept in regressions.solve(penalties, near):
             yield LinearModel(weights, intercept, rows.several)

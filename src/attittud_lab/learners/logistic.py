@@ -112,7 +112,9 @@ def mean_length(features: Matrix) -> float:
         squares = float(np.square(features, dtype=np.float64).sum()) / len(features)
     mean = np.asarray(features.mean(axis=0), dtype=np.float64).ravel()
     variance = squares - float(mean @ mean)
-    return float(np.sqrt(variance)) if variance > 1e-10 * squares else 1.0
+    if not variance > 1e-10 * squares:
+        return 1.0
+    return float(np.sqrt(variance))
 
 
 class LogisticRegressions:

@@ -67,13 +67,13 @@ def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
         "threshold": "threshold",
     }
     for name, attribute in names.items():
-        arrays = [getattr(tree, attribute) for tree in trees]
-        if attribute.startswith("children"):
-            arrays = [
-                np.where(children == LEAF, LEAF, children + root)
-                for children, root in zip(arrays, roots, strict=True)
-            ]
-        nodes[name] = np.concatenate([np.zeros(0, np.int64), *arrays])
+        arrays = [np.zeros(0, np.int64)]
+        for tree, root in zip(trees, roots, strict=True):
+            values = getattr(tree, attribute)
+            if attribute.startswith("children"):
+                values = np.where(values == LEAF, LEAF, values + root)
+            arrays.append(values)
+        nodes[name] = np.concatenate(arrays)
     return nodes
 
 
@@ -154,9 +154,10 @@ class ExtraTrees(SimpleLearner):
         forest = ExtraTreesClassifier(**options)
         forest.fit(dense(rows.features)[numbers], labels, sample_weight=shares)
         trees = [estimator.tree_ for estimator in forest.estimators_]
-        values = [
-            tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) for tree in trees
-        ]
+        values = []
+        for tree in trees:
+            sums = tree.value[:, 0, :]
+            values.append(sums / sums.sum(axis=1, keepdims=True))
         return ExtraTreesModel(
             values=np.concatenate(values),
             several=False,
@@ -296,5 +297,7 @@ class Boosting(SimpleLearner):
         if len(present) == 2:
             starts[present] = [0.0, prior[1] - prior[0]]
             present = present[1:]
-        stages = [[tree.tree_ for tree in stage] for stage in model.estimators_]
+        stages = []
+        for stage in model.estimators_:
+            stages.append([tree.tree_ for tree in stage])
         return starts, present.tolist(), stages

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -47,8 +48,8 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
     losses = _losses_by_setting(source, settings, seed)
-    best = settings[int(np.argmin(losses)) if losses else len(settings) // 2]
-    return learner.fit(training_rows(source), best, seed)
+    best = int(np.argmin(losses)) if losses else len(settings) // 2
+    return learner.fit(training_rows(source), settings[best], seed)
 
 
 def held_out_loss(source: SourceData, seed: int) -> float:
@@ -86,7 +87,10 @@ def centred_scores(model: Fitted, features: Matrix) -> Numbers:
     differences.
     """
     scores = model.scores(features)
-    return scores - scores.mean(axis=1, keepdims=True) if scores.shape[1] > 1 else scores
+    if scores.shape[1] <= 1:
+        return scores
+    centred: Numbers = scores - scores.mean(axis=1, keepdims=True)
+    return centred
 
 
 @dataclass(frozen=True)
@@ -150,4 +154,4 @@ class Use(ABC):
 
 def crossed(settings: Sequence[Setting], name: str, values: Sequence[float]) -> list[Setting]:
     """Return every setting with every value of one more setting."""
-    return [{**setting, name: value} for value in values for setting in settings]
+    return [{**setting, name: value} for value, setting in product(values, settings)]

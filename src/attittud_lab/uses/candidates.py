@@ -9,6 +9,7 @@ until 20 held-out pairs: it had to be shown to add something beside `stacked`, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, product
 
 from attittud_lab.uses import find_use
 from attittud_lab.uses.problem import Problem, SimpleCandidate
@@ -32,20 +33,23 @@ def default_candidates(
         learners: the names of learners.
         uses: the names of uses.
     """
-    result = []
-    for learner in learners:
-        for name in uses:
-            use = find_use(name)
-            if not use.needs_sources:
-                result.append(SimpleCandidate(features, learner, name))
-                continue
-            possible = [
-                data.name
-                for data in problem.sources.values()
-                if use.objection(problem, [data]) is None
-            ]
-            choices: list[tuple[str, ...]] = [(source,) for source in possible]
-            if len(possible) > 1:
-                choices.append(tuple(possible))
-            result.extend(SimpleCandidate(features, learner, name, choice) for choice in choices)
-    return result
+    choices = {name: _choices_of_sources(problem, name) for name in uses}
+    candidates = []
+    for learner, name in product(learners, uses):
+        for sources in choices[name]:
+            candidates.append(SimpleCandidate(features, learner, name, sources))
+    return candidates
+
+
+def _choices_of_sources(problem: Problem, name: str) -> list[tuple[str, ...]]:
+    """Return the sources that a use is tried with: each that it can take, and all of these."""
+    use = find_use(name)
+    if not use.needs_sources:
+        return [()]
+    choices: list[tuple[str, ...]] = []
+    for source in problem.sources.values():
+        if use.objection(problem, [source]) is None:
+            choices.append((source.name,))
+    if len(choices) > 1:
+        choices.append(tuple(chain.from_iterable(choices)))
+    return choices

@@ -61,9 +61,9 @@ class SimpleModel:
 
     def plain(self) -> dict[str, Any]:
         """Return everything but arrays, as JSON can hold it."""
-        further = [
-            {"factor": part.factor, "model": plain_fitted(part.model)} for part in self.used.further
-        ]
+        further = []
+        for part in self.used.further:
+            further.append({"factor": part.factor, "model": plain_fitted(part.model)})
         return {
             "candidate": {**asdict(self.candidate), "sources": list(self.candidate.sources)},
             "setting": dict(self.setting),
@@ -75,28 +75,22 @@ class SimpleModel:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays, as safetensors can hold them."""
-        tensors = {f"fitted.{name}": tensor for name, tensor in self.used.fitted.tensors().items()}
+        tensors = _prefixed("fitted.", self.used.fitted.tensors())
         for number, part in enumerate(self.used.further):
-            tensors |= {
-                f"further.{number}.{name}": tensor for name, tensor in part.model.tensors().items()
-            }
+            tensors |= _prefixed(f"further.{number}.", part.model.tensors())
         return tensors
 
     @classmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SimpleModel:
         """Make the model from what `plain` and `tensors` returned."""
-        fitted = restore_fitted(plain["fitted"], _below(tensors, "fitted."))
-        further = tuple(
-            FurtherColumns(
-                restore_fitted(part["model"], _below(tensors, f"further.{number}.")),
-                float(part["factor"]),
-            )
-            for number, part in enumerate(plain["further"])
-        )
-        candidate = SimpleCandidate(
-            **{**plain["candidate"], "sources": tuple(plain["candidate"]["sources"])}
-        )
-        used = UsedModel(fitted, further)
+        fitted = restore_fitted(plain["fitted"], _below("fitted.", tensors))
+        further = []
+        for number, part in enumerate(plain["further"]):
+            model = restore_fitted(part["model"], _below(f"further.{number}.", tensors))
+            further.append(FurtherColumns(model, float(part["factor"])))
+        sources = tuple(plain["candidate"]["sources"])
+        candidate = SimpleCandidate(**{**plain["candidate"], "sources": sources})
+        used = UsedModel(fitted, tuple(further))
         setting = dict(plain["setting"])
         return cls(candidate, setting, float(plain["temperature"]), bool(plain["several"]), used)
 
@@ -185,8 +179,8 @@ def _sources(problem: Problem, candidate: SimpleCandidate) -> list[SourceData]:
         )
     use = find_use(candidate.use)
     if use.needs_sources != bool(candidate.sources):
-        cure = "name at least one source" if use.needs_sources else "name no source"
-        raise InputError(f"{candidate.label}: does not fit the use {use.name}; {cure}")
+        advice = "name at least one source" if use.needs_sources else "name no source"
+        raise InputError(f"{candidate.label}: does not fit the use {use.name}; {advice}")
     sources = [problem.sources[name] for name in candidate.sources]
     objection = use.objection(problem, sources)
     if objection:
@@ -211,12 +205,19 @@ def cooled(scores: Numbers, temperature: float, *, several: bool) -> Numbers:
     again.
     """
     divided: Numbers = scores / temperature
-    return divided if several else log_softmax(divided)
+    if several:
+        return divided
+    return log_softmax(divided)
 
 
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without the prefix."""
+    below = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            below[name.removeprefix(prefix)] = tensor
+    return below

@@ -49,14 +49,15 @@ def with_fewer_columns(problem: Problem, seed: int) -> Problem:
     def coordinates(features: Matrix) -> npt.NDArray[np.float32]:
         return np.asarray(products_of_rows(features, landmarks) @ rotation, dtype=np.float32)
 
-    reduced = {
-        name: replace(source, features=coordinates(source.features))
-        for name, source in sources.items()
-    }
+    reduced = {}
+    for name, source in sources.items():
+        reduced[name] = replace(source, features=coordinates(source.features))
     return replace(problem, features=coordinates(primary), sources=reduced)
 
 
 def products_of_rows(first: Matrix, second: Matrix) -> Numbers:
     """Return the products of all pairs of rows, as a dense matrix."""
     products = first @ second.T
-    return np.asarray(products.toarray() if is_sparse(products) else products, dtype=np.float64)
+    if is_sparse(products):
+        products = products.toarray()
+    return np.asarray(products, dtype=np.float64)

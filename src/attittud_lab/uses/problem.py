@@ -38,7 +38,9 @@ class SourceData:
     @property
     def labelled(self) -> SourceData:
         """The source without examples that have no label at all."""
-        has_label = self.labels >= 0 if self.labels.ndim == 1 else (self.labels >= 0).any(axis=1)
+        has_label: np.ndarray = self.labels >= 0
+        if self.several:
+            has_label = np.asarray(has_label.any(axis=1))
         if has_label.all():
             return self
         return self.rows(np.flatnonzero(has_label))

@@ -35,8 +35,10 @@ def joined_inputs(data: Prepared, rows: Rows) -> Any:
     parts = [data.inputs(PRIMARY)]
     for name, numbers in rows.items():
         inputs = data.inputs(name)
-        is_array = isinstance(inputs, np.ndarray)
-        parts.append(inputs[numbers] if is_array else [inputs[row] for row in numbers.tolist()])
+        if isinstance(inputs, np.ndarray):
+            parts.append(inputs[numbers])
+        else:
+            parts.append([inputs[row] for row in numbers.tolist()])
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return list(chain.from_iterable(parts))
@@ -49,7 +51,7 @@ def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -
     """
     primary = data.primary
     start = len(primary.examples)
-    own = features[:start]
+    of_primary = features[:start]
     sources = {}
     for name, numbers in rows.items():
         task = data.auxiliary[name]
@@ -60,7 +62,7 @@ def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -
         start += len(numbers)
         labels = _labels(task)[numbers]
         sources[name] = SourceData(name, part, labels, list(task.classes), same_classes)
-    return Problem(own, _labels(primary), list(primary.classes), primary.several, sources)
+    return Problem(of_primary, _labels(primary), list(primary.classes), primary.several, sources)
 
 
 def _labels(task: Task) -> LabelNumbers:
