@@ -83,8 +83,10 @@ def candidates(config: Config) -> list[Candidate]:
     it runs.
     """
     if not config.data.auxiliary:
-        cure = "name a source there, or use --auxiliary PATH"
-        raise InputError(f"data.auxiliary is empty, so there is nothing to compare; {cure}")
+        raise InputError(
+            "data.auxiliary is empty, so there is nothing to compare; name a source there, or use "
+            "--auxiliary PATH"
+        )
     weights = {name: source.weight for name, source in config.data.auxiliary.items()}
     entries = [StrategyConfig(name=PRIMARY_ONLY), StrategyConfig(name=MULTITASK)]
     if not find(config.strategy.name).trains_others:
@@ -93,10 +95,11 @@ def candidates(config: Config) -> list[Candidate]:
     by_label: dict[str, Candidate] = {}
     for entry in entries:
         if find(entry.name).trains_others:
-            why = "since it also trains on the validation labels and takes about a dozen runs"
-            cure = "leave it out, and see its leaderboard (`attittud train`) instead"
-            reason = f"{entry.name} cannot be compared here, {why} for each seed"
-            raise InputError(f"compare.strategies: {reason}; {cure}")
+            raise InputError(
+                f"compare.strategies: {entry.name} cannot be compared here, since it also trains on "
+                "the validation labels and takes about a dozen runs for each seed; leave it out, and "
+                "see its leaderboard (`attittud train`) instead"
+            )
         strategy = completed(entry, config.strategy)
         small = replace(strategy, rank=1)  # the toy model has only two parameters
         tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
@@ -219,4 +222,5 @@ def run_dir(
 
 
 def _file_name(text: str) -> str:
+    """Replace letters that no file name may have."""
     return re.sub(r"[^\w.,=-]+", "-", text)

@@ -36,9 +36,10 @@ def checked(result: RunResult) -> RunResult:
     figures = (result.validation[result.metric], result.test[result.metric])
     if 0 < seconds < math.inf and not any(value < 0 or value > 1 for value in figures):
         return result
-    path = result.run_dir / "result.json"
-    cure = "delete this folder, and the same command trains the run again"
-    raise InputError(f"{path}: is damaged, or was not written by a run; {cure}")
+    raise InputError(
+        f"{result.run_dir / 'result.json'}: is damaged, or was not written by a run; delete this "
+        "folder, and the same command trains the run again"
+    )
 
 
 def seconds_per_step(result: RunResult) -> float:
@@ -58,8 +59,8 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     """
     finetune = []
     for run in runs:
-        phases = [phase["seconds"] for phase in run.phases if phase["name"] == "finetune"]
-        finetune.append(sum(phases))
+        seconds = [phase["seconds"] for phase in run.phases if phase["name"] == "finetune"]
+        finetune.append(sum(seconds))
     return median_low(map(seconds_per_step, runs)), median_low(finetune)
 
 
@@ -76,6 +77,11 @@ def content(
     """
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
+    step_costs = {}
+    for row in rows:
+        seconds = row.seconds_per_step
+        to_multitask = seconds / multitask.seconds_per_step
+        step_costs[row.label] = {"seconds_per_step": seconds, "to_multitask": to_multitask}
     at_equal_steps = _table(config, folder, at_steps)
     tables = [{"name": "Equal steps", "about": words.EQUAL_STEPS, **at_equal_steps}]
     if at_seconds is not None:
@@ -95,19 +101,10 @@ def content(
         "examples": first.examples,
         "tuning": _tuning(config, rows, len(multitask.validation)),
         "diverged": [],
-        "costs": {row.label: _cost(row, multitask) for row in rows},
+        "costs": step_costs,
         "tables": tables,
         "decision": {**deciding["decision"], "table": deciding["name"]},
         "made_with": provenance(("numpy", "scikit-learn", "scipy")),
-    }
-
-
-def _cost(row: Tuned, multitask: Tuned) -> dict[str, float]:
-    """Return the time of a step, in seconds and relative to multitask."""
-    seconds = row.seconds_per_step
-    return {
-        "seconds_per_step": seconds,
-        "to_multitask": seconds / multitask.seconds_per_step,
     }
 
 
@@ -115,15 +112,23 @@ def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]
     """Return the settings that were tried, their means on validation, and the chosen ones."""
     settings = config.compare
     tuning_seeds = seeds(config)[: settings.tuning_seeds]
-    weighted = [row for row in rows if row.candidate.tuned]
+    chosen = {}
+    changes = {}
+    validation = {}
+    for row in rows:
+        if row.variant.changes:
+            changes[row.label] = row.variant.changes
+        if row.candidate.tuned:
+            chosen[row.label] = row.variant.weight
+            validation[row.label] = _tries(row)
     return {
         "weights": sorted(set(settings.weights)),
         "space": settings.space,
         "seeds": tuning_seeds,
         "runs_each": tries * len(tuning_seeds),
-        "chosen": {row.label: row.variant.weight for row in weighted},
-        "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
-        "validation": {row.label: _tries(row) for row in weighted},
+        "chosen": chosen,
+        "changes": changes,
+        "validation": validation,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -106,9 +107,9 @@ class Comparison:
         if self.config.compare.equal == "both":
             seconds, budgets = equal_seconds(rows, budget, self.budget_seconds)
             # Where the steps are the same, as for multitask, there is nothing more to run.
-            other = [row for row in rows if budgets[row.label] != budget]
-            left = len(other) * len(self.seeds)
-            self.progress.comparison(len(self.runs.results) + left)
+            strategies_left = sum(budgets[row.label] != budget for row in rows)
+            runs_left = strategies_left * len(self.seeds)
+            self.progress.comparison(len(self.runs.results) + runs_left)
             at_seconds = (seconds, self._all_seeds(rows, budgets))
         result = self._result(content(self.config, self.folder, rows, at_steps, at_seconds))
         write_json(self.folder / NAME, result)
@@ -116,10 +117,15 @@ class Comparison:
 
     def configured_budget(self) -> Budget:
         """Return the configured steps; the data are read only to convert epochs into steps."""
-        phases = [getattr(self.config.training, name) for name in phase_names(self.config)]
-        if not any(phase.epochs for phase in phases):
-            return Budget(*(phase.steps for phase in phases))
-        return Budget(**steps_of_phases(self.config, self.runs.prepared(self.seeds[0])))
+        lengths = {}
+        in_epochs = False
+        for name in phase_names(self.config):
+            phase = getattr(self.config.training, name)
+            lengths[name] = phase.steps
+            in_epochs = in_epochs or bool(phase.epochs)
+        if in_epochs:
+            lengths = steps_of_phases(self.config, self.runs.prepared(self.seeds[0]))
+        return Budget(**lengths)
 
     def _announce(self, budget: Budget) -> None:
         """Say how many runs there are, and how long they will take."""
@@ -139,9 +145,11 @@ class Comparison:
     def _forecast(self, budget: Budget, at_steps: int, at_seconds: int) -> None:
         """Say how long all runs will take, from the first steps of every strategy."""
         data = self.runs.prepared(self.seeds[0])
-        names = phase_names(self.config)
-        lengths = {name: getattr(budget, name) for name in names}
-        evaluations = sum(getattr(self.config.training, name).evaluations for name in names)
+        lengths = {}
+        evaluations = 0
+        for name in phase_names(self.config):
+            lengths[name] = getattr(budget, name)
+            evaluations += getattr(self.config.training, name).evaluations
         steps = {}
         seconds = []
         for candidate in self.candidates:
@@ -171,10 +179,12 @@ class Comparison:
         """Let every strategy choose among its tries; those that always diverged are left out."""
         rows = []
         for candidate in self.candidates:
-            tries = {}
+            tries: dict[Variant, list[RunResult | None]] = {}
             for variant in self.variants[candidate.label]:
-                runs = [Run(candidate, variant, budget, seed) for seed in self.tuning_seeds]
-                tries[variant] = [self.runs.result(run) for run in runs]
+                tries[variant] = []
+                for seed in self.tuning_seeds:
+                    run = Run(candidate, variant, budget, seed)
+                    tries[variant].append(self.runs.result(run))
             row = choose(candidate, tries)
             if row is not None:
                 rows.append(row)
@@ -187,8 +197,8 @@ class Comparison:
     ) -> ByLabel:
         """Run seed by seed; an interrupted comparison has equally many runs of every strategy."""
         runs: list[Run] = []
-        for seed in self.seeds:
-            runs += [Run(row.candidate, row.variant, budgets[row.label], seed) for row in rows]
+        for seed, row in product(self.seeds, rows):
+            runs.append(Run(row.candidate, row.variant, budgets[row.label], seed))
         self.runs.complete(runs, self.progress)
         by_label: ByLabel = {row.label: {} for row in rows}
         for run in runs:

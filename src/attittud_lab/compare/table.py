@@ -21,10 +21,11 @@ from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 from attittud_lab.errors import command
 from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
-WIDE = 110  # width of a terminal from which all columns fit
+WIDE = 110
+"""Width of a terminal from which all columns fit."""
 DECIDED = " ◀"
-NOTHING = "–"  # in a cell that cannot have a figure
-
+NOTHING = "–"
+"""What stands in a cell that cannot have a figure."""
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
 _WIDE_ONLY = ("std", "95 %", "single seeds", "steps", "s/step")
 
@@ -45,11 +46,10 @@ class Screen:
 
     def table(self, rows: Sequence[Mapping[str, str]]) -> None:
         """Show rows of texts by column; only the first column is wrapped."""
-        table = Table(
-            box=box.MARKDOWN if self.plain else box.SIMPLE_HEAD,
-            padding=(0, 1 if self.plain else 0),
-            pad_edge=self.plain,
-        )
+        if self.plain:
+            table = Table(box=box.MARKDOWN, padding=(0, 1), pad_edge=True)
+        else:
+            table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
         first, *others = rows[0]
         table.add_column(first, overflow="fold")
         for name in others:
@@ -77,8 +77,8 @@ def show(
     left_out: list[str] = []
     for number, table in enumerate(result["tables"]):
         left_out = _show_table(screen, result, number, table, hidden)
-    for line in decision[:1]:
-        screen.say(line, f"bold {_COLORS[result['decision']['outcome']]}")
+    if decision:
+        screen.say(decision[0], f"bold {_COLORS[result['decision']['outcome']]}")
     for line in decision[1:]:
         screen.say(line, wrap=False)
     screen.say("")
@@ -200,24 +200,27 @@ def cells(
     cost = result["costs"][row["label"]]
     test = row["test"]
     tests = [value["test"] for value in row["values"].values()]
-    few = len(result["seeds"]) < FEWEST
+    of_test = "95 %"
+    of_difference = "its 95 %"
+    if len(result["seeds"]) < FEWEST:
+        of_test = "single seeds"
+        of_difference = "seed by seed"
     texts = {
         "strategy": row["label"],
-        "weight": _weight(weight),
+        "weight": NOTHING if weight is None else f"{weight:g}",
         "test %": percent(test["mean"]),
         "std": percent(test["std"]),
-        "single seeds" if few else "95 %": interval(test, tests),
+        of_test: interval(test, tests),
     }
     difference = row["to_primary_only"]
-    seed_by_seed = "seed by seed" if few else "its 95 %"
     if difference:
         texts["difference"] = f"{_mark(difference)} {percent(difference['mean'], '+')}"
-        texts[seed_by_seed] = interval(difference, scatter(table, row), "+")
+        texts[of_difference] = interval(difference, scatter(table, row), "+")
         texts["p"] = _p_value(difference)
     else:
         # A row that shares no seed with the baseline has no difference either.
         texts["difference"] = "baseline" if row["label"] == PRIMARY_ONLY else NOTHING
-        texts[seed_by_seed] = NOTHING
+        texts[of_difference] = NOTHING
         texts["p"] = NOTHING
     texts["steps"] = str(sum(row["steps"].values()))
     texts["s/step"] = f"{cost['seconds_per_step']:.2g}"
@@ -225,17 +228,14 @@ def cells(
     return texts
 
 
-def _weight(weight: float | None) -> str:
-    """Return the tuned weight; a dash for a strategy without one."""
-    return NOTHING if weight is None else f"{weight:g}"
-
-
 def _p_value(difference: Mapping[str, Any]) -> str:
     """Return the corrected p-value, rounded; a dash where there is none."""
     p = difference["p"]
     if difference["n"] < FEWEST or p is None or math.isnan(p):
         return NOTHING
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}"
 
 
 def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
@@ -266,7 +266,9 @@ def _of_label(summary: Mapping[str, Any]) -> str:
     if not mean:
         return "undefined"
     more = interval(summary, summary["values"])
-    return f"{mean} ({more})" if more else mean
+    if not more:
+        return mean
+    return f"{mean} ({more})"
 
 
 def percent(value: float | None, sign: str = "") -> str:
@@ -323,7 +325,10 @@ def bar(difference: Mapping[str, Any] | None, values: Sequence[float]) -> dict[s
 
 def _mark(difference: Mapping[str, Any]) -> str:
     """Return the sign of a difference; too few seeds have no test."""
-    return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
+    p = None
+    if difference["n"] >= FEWEST:
+        p = difference["p"]
+    return mark(difference["mean"], p)
 
 
 # ---------------------------------------------------------------------------------------- the notes
@@ -334,18 +339,20 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tuning = result["tuning"]
     tables = result["tables"]
     decision = result["decision"]
-    lines = []
-    lines.append(words.few_examples(result["examples"]["test"], result["metric"]))
-    lines.append(_left_out_by_quick(result))
-    lines.append(_figures(result))
-    lines.append(words.tuned(tuning) + _edge(tuning))
+    lines = [
+        words.few_examples(result["examples"]["test"], result["metric"]),
+        _left_out_by_quick(result),
+        _figures(result),
+        words.tuned(tuning) + _edge(tuning),
+    ]
     for label, changes in tuning["changes"].items():
         lines.append(f"Settings of {label}: {' '.join(changes)}.")
     if result["diverged"]:
         lines.append(words.always_diverged(result["diverged"]))
+    seeds = [str(seed) for seed in result["seeds"]]
     for table in tables:
         for row in table["rows"]:
-            lost = [str(seed) for seed in result["seeds"] if str(seed) not in row["values"]]
+            lost = [seed for seed in seeds if seed not in row["values"]]
             if lost:
                 lines.append(words.lost_seeds(row["label"], lost, table["name"].lower()))
     first = tables[0]["decision"]

@@ -77,8 +77,8 @@ def use(label: str, gain: Difference, over_multitask: Difference | None = None) 
 
 def too_few_seeds(enough: int) -> str:
     """Say that there is no interval yet."""
-    cure = f"raise compare.seeds to at least {enough}"
-    return f"Fewer than {FEWEST} seeds do not show how much results vary: {cure}."
+    advice = f"raise compare.seeds to at least {enough}"
+    return f"Fewer than {FEWEST} seeds do not show how much results vary: {advice}."
 
 
 def too_few_examples(example: float, question: str) -> str:
@@ -98,10 +98,14 @@ def seeds_would(question: str, seeds: int, *, as_measured: bool, coarse: bool) -
 
     `as_measured`: if the true difference is the measured one. `coarse`: all differences are equal.
     """
-    about = "If the true difference is the measured one, about" if as_measured else "About"
+    about = "About"
+    if as_measured:
+        about = "If the true difference is the measured one, about"
     cases = f"in {POWER:.0%} of cases (compare.seeds={seeds})"
     text = f"{about} {seeds} seeds would {question}, {cases}."
-    return f"{text} {_COARSE}" if coarse else text
+    if coarse:
+        text += f" {_COARSE}"
+    return text
 
 
 def show_difference(size: float) -> str:
@@ -144,15 +148,18 @@ def equal_seconds(seconds: float, *, by_budget: bool) -> str:
 
 def run_name(candidate: Candidate, variant: Variant, seed: int) -> str:
     """Return the name of a run in progress lines."""
-    weight = f" with weight {variant.weight:g}" if candidate.tuned else ""
-    return f"{candidate.label}{weight}, seed {seed}"
+    name = candidate.label
+    if candidate.tuned:
+        name += f" with weight {variant.weight:g}"
+    return f"{name}, seed {seed}"
 
 
 def announcement(strategies: int, at_steps: int, at_seconds: int, *, quick: bool) -> str:
     """Say how many runs a comparison has, at equal steps (with tuning) and at equal seconds."""
-    prefix = "--quick: " if quick else ""
     runs = counted(at_steps + at_seconds, "run")
-    total = f"{prefix}{runs} of {counted(strategies, 'strategy', 'strategies')}"
+    total = f"{runs} of {counted(strategies, 'strategy', 'strategies')}"
+    if quick:
+        total = f"--quick: {total}"
     if at_seconds:
         purpose = (
             f": {at_steps} to tune the strategies and to compare them at equal steps, "
@@ -181,7 +188,8 @@ def range_of_steps(seconds: Mapping[str, float]) -> str:
     low = min(seconds, key=lambda label: seconds[label])
     high = max(seconds, key=lambda label: seconds[label])
     cheapest = f"{seconds[low]:.2g} s ({low})"
-    return f"a step takes from {cheapest} to {seconds[high]:.2g} s ({high})"
+    dearest = f"{seconds[high]:.2g} s ({high})"
+    return f"a step takes from {cheapest} to {dearest}"
 
 
 def no_baseline(label: str, alternative: str) -> InputError:
@@ -225,12 +233,14 @@ def arrow(sign: str, *, decided: bool) -> str:
 
 def cost_and_scatter(seeds: int) -> str:
     """Explain the columns with the cost and with the intervals."""
+    scatter = (
+        "Intervals show how much results would vary with other seeds, not with other data sets."
+    )
     if seeds < FEWEST:
-        scatter = f"With fewer than {FEWEST} seeds there is no interval and no test"
-        scatter += "; each seed is shown instead."
-    else:
-        scatter = "Intervals show how much results would vary with other seeds"
-        scatter += ", not with other data sets."
+        scatter = (
+            f"With fewer than {FEWEST} seeds there is no interval and no test; each seed is shown "
+            "instead."
+        )
     return f"Cost is the time of a step relative to multitask. {scatter}"
 
 
@@ -251,8 +261,8 @@ def tuned(tuning: Mapping[str, Any]) -> str:
 def wider_range(weight: float, *, smallest: bool) -> str:
     """Say that multitask chose the first or the last weight."""
     end = "smallest" if smallest else "largest"
-    cure = "a wider range in compare.weights would be fairer"
-    return f" Multitask chose {weight:g}, the {end} weight tried: {cure}."
+    advice = "a wider range in compare.weights would be fairer"
+    return f" Multitask chose {weight:g}, the {end} weight tried: {advice}."
 
 
 def always_diverged(labels: Sequence[str]) -> str:
