@@ -36,11 +36,11 @@ def advice(
     --quick left out. `seconds` is the time of a run, divided by how many run at the same time.
     """
     entries: dict[str, Any] = {}
-    runs = sum(planned(config, candidates(config)))
+    runs = _runs(config)
     more_seeds = result["decision"]["seeds_needed"]
     if request.command and more_seeds:
         larger = replace(config, compare=replace(config.compare, seeds=more_seeds))
-        more_runs = sum(planned(larger, candidates(larger))) - runs
+        more_runs = _runs(larger) - runs
         command = [word for word in request.command if not word.startswith("compare.seeds=")]
         command.append(f"compare.seeds={more_seeds}")
         if request.whole is not None:
@@ -49,8 +49,13 @@ def advice(
         entries["next"] = {"command": shlex.join(command), "why": why}
     if request.whole is not None:
         entries["gave_up"] = request.gave_up
-        more_runs = sum(planned(request.whole, candidates(request.whole))) - runs
+        more_runs = _runs(request.whole) - runs
         if more_runs:
             why = words.whole_comparison(more_runs, more_runs * seconds)
             entries["whole"] = {"command": shlex.join(request.command), "why": why}
     return entries
+
+
+def _runs(config: Config) -> int:
+    """Return the number of all runs of a comparison."""
+    return sum(planned(config, candidates(config)))

@@ -55,7 +55,10 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     targets = data.primary.examples.targets
     assert targets is not None
     labels = targets.cpu().numpy()
-    units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
+    if data.groups is None:
+        units = np.arange(len(labels))
+    else:
+        units = np.array(data.groups)
     one_split = len(labels) > config.one_split_above
     counts: Sequence[int] = range(config.folds, 1, -1)
     if one_split:

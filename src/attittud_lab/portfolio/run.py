@@ -195,7 +195,9 @@ class Portfolio:
             if members is not None:
                 break
         folder = self.folder.path
-        networks = None if winner.simple else self.networks[winner.settings["learner"]]
+        networks = None
+        if not winner.simple:
+            networks = self.networks[winner.settings["learner"]]
         lines = members.lines.get(winner.label, [])
         final.write_metrics(folder, networks, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)

@@ -123,8 +123,10 @@ class Suspects:
     def cells(self, source: str, position: int, name: str) -> list[str]:
         """Return a row of the file."""
         texts = (source, name, self.labels[position], self.proposed[position])
-        probabilities = (self.probability[position], self.label_probability[position])
-        return [*map(harmless, texts), *(f"{float(value):.6g}" for value in probabilities)]
+        cells = [harmless(text) for text in texts]
+        cells.append(f"{float(self.probability[position]):.6g}")
+        cells.append(f"{float(self.label_probability[position]):.6g}")
+        return cells
 
     def about(self, position: int, name: str) -> dict[str, Any]:
         """Return an example of the report."""

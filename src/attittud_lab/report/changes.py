@@ -121,11 +121,11 @@ class Pair:
         """Return the examples whose true class (or labels) became much more, or much less,
         probable.
         """
-        what = "the true class"
+        answer = "the true class"
         heading = "true class"
         several = self.targets.ndim == 2
         if several:
-            what = "the right answer (the mean over the labels of an example)"
+            answer = "the right answer (the mean over the labels of an example)"
             heading = "true labels"
         was = true_probability(self.before, self.targets)
         now = true_probability(self.after, self.targets)
@@ -150,7 +150,7 @@ class Pair:
             rows.append({"cells": cells, "interval": None})
         return {
             "title": "Which examples changed most?",
-            "about": f"The out-of-fold probability of {what}, with {self.reference} (before) and "
+            "about": f"The out-of-fold probability of {answer}, with {self.reference} (before) and "
             f"{self.best} (after). Rows are counted from 1.",
             "columns": ["example", heading, "before", "after", "change", "predicted after"],
             "rows": rows,

@@ -51,11 +51,11 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
         page = _run(folder, points)
     else:
         reason = "holds neither a finished comparison (comparison.json) nor a run (run.json)"
-        cure = "give the folder that a command printed"
+        advice = "give the folder that a command printed"
         inside = sorted(folder.glob("*/comparison.json"))
         if inside:
-            cure += f"; did you mean {inside[0].parent}?"
-        raise InputError(f"{folder}: {reason}; {cure}")
+            advice += f"; did you mean {inside[0].parent}?"
+        raise InputError(f"{folder}: {reason}; {advice}")
     return without_nan(page)  # type: ignore[no-any-return]  # a dict stays a dict
 
 

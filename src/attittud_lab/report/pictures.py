@@ -67,6 +67,8 @@ def leaderboard(
         score = row["score"]
         if score is None:
             continue
+        low = score if row["low"] is None else row["low"]
+        high = score if row["high"] is None else row["high"]
         top = height
         height += ROW
         if row.get("remark"):
@@ -79,8 +81,8 @@ def leaderboard(
                 "chosen": row.get("chosen"),
                 "top": top,
                 "line": height - 12,
-                "low": axis.at(score if row["low"] is None else row["low"]),
-                "high": axis.at(score if row["high"] is None else row["high"]),
+                "low": axis.at(low),
+                "high": axis.at(high),
                 "dots": [axis.at(value) for value in row.get("values") or [score]],
                 "text": f"{100 * score:{sign}.1f}{axis.unit}",
             }
@@ -156,6 +158,8 @@ class _Axis:
         """Return the positions of the round values, and their texts in per cent."""
         ticks = []
         for value in self.values():
-            text = f"{100 * value:{self.sign}.4g}" if value else "0"  # without a sign
+            text = "0"  # without a sign
+            if value:
+                text = f"{100 * value:{self.sign}.4g}"
             ticks.append({"at": self.at(value), "text": text + self.unit})
         return ticks

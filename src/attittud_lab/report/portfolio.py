@@ -208,7 +208,9 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         row |= colours[candidate["label"]]
         row["baseline"] = candidate["reference"]
         row["chosen"] = candidate["picks"] > 0
-        row["remark"] = "what you would have used instead" if candidate["without_us"] else ""
+        row["remark"] = ""
+        if candidate["without_us"]:
+            row["remark"] = "what you would have used instead"
         row["curve"] = []
         if candidate["kind"] == "network":
             steps = steps_of_learner[candidate["settings"]["learner"]]
@@ -256,10 +258,9 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     if _is_mean(board):
         score = final["out_of_fold"]
         loss = result["validation"].get("loss")
+        loss_text = "" if loss is None else f"{loss:.3f}"
         cells = [f"the model: a mean of {board['model']['members']} models", "", "", ""]
-        cells += [percent(score["score"]), ends(score)]
-        cells.append("" if loss is None else f"{loss:.3f}")
-        cells += ["", "", ""]
+        cells += [percent(score["score"]), ends(score), loss_text, "", "", ""]
         rows.append({"cells": cells, "interval": None, "chosen": True})
     steps = _look_steps(board)
     for row in board["candidates"]:
@@ -362,8 +363,10 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
     for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"
-    end = "" if board["tested"] else " Without a test set, nothing shows how much."
-    yield (
+    note = (
         "Intervals show how much a score would vary with other examples of the same kind. They ignore "
-        f"that the same labels chose the best candidate, which makes its score a little too good.{end}"
+        "that the same labels chose the best candidate, which makes its score a little too good."
     )
+    if not board["tested"]:
+        note += " Without a test set, nothing shows how much."
+    yield note

@@ -22,11 +22,14 @@ def translated(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _source(table: Mapping[str, Any]) -> dict[str, Any]:
     sentences = [sentence["text"] for sentence in table["sentences"]]
+    remark = ""
+    if not sentences:
+        remark = "No label has a clear meaning for your classes."
     about: dict[str, Any] = {
         "source": table["source"],
         "openness": [_openness(channel) for channel in table["openness"]],
         "sentences": sentences,
-        "remark": "" if sentences else "No label has a clear meaning for your classes.",
+        "remark": remark,
         "several": table["several"],
     }
     if table["whole"]:
