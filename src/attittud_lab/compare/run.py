@@ -86,14 +86,9 @@ class Comparison:
         self.runs = Runs(config, folder, fresh=fresh, place=self.place)
 
     def run(self) -> dict[str, Any]:
-        """Train all missing runs, and return the content of comparison.json."""
-        make_folder(self.folder)
-        with only_one_process(self.folder):
-            return self._run()
-
-    def _run(self) -> dict[str, Any]:
         """Tune, then compare at equal steps and, unless switched off, at equal seconds.
 
+        Trains all missing runs, and returns the content of comparison.json, which it also writes.
         Runs that are the same are trained once: the tuning runs with the chosen settings count at
         equal steps, and those at equal steps may count at equal seconds.
         """
@@ -289,9 +284,12 @@ def compare(
     place: Place | None = None,
     request: Request | None = None,
 ) -> dict[str, Any]:
-    """Run a comparison, or what is left of it, and write comparison.json into its folder.
+    """Run a comparison, or what is left of it, and write comparison.json into its folder; only one
+    process at a time may do so.
 
     `place` is where runs take place; `request` is what was typed.
     """
     comparison = Comparison(config, folder, progress, fresh=fresh, place=place, request=request)
-    return comparison.run()
+    make_folder(folder)
+    with only_one_process(folder):
+        return comparison.run()
