@@ -149,16 +149,11 @@ def so_many(count: int) -> str:
 
 
 def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
-    lines = [
-        "| claim | paper | ours, points | 95 % | n | p | outcome |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for claim, difference, verdict in judged(claims, rows):
         paper = "" if claim.points is None else f"{claim.points:+.1f}"
-        lines.append(
-            f"| {claim.text} | {paper} | {' | '.join(difference_cells(difference))} | {verdict} |"
-        )
-    return "\n".join(lines)
+        lines.append([claim.text, paper, *difference_cells(difference), verdict])
+    return table(["claim", "paper", "ours, points", "95 %", "n", "p", "outcome"], lines)
 
 
 def difference_cells(difference: Difference | None) -> list[str]:
