@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 
 from torch import nn
@@ -72,7 +73,7 @@ class Tuned:
 
 def seeds(config: Config) -> list[int]:
     """Return the seeds of the runs: seed, seed + 1, ..."""
-    return [config.seed + i for i in range(config.compare.seeds)]
+    return list(range(config.seed, config.seed + config.compare.seeds))
 
 
 def candidates(config: Config) -> list[Candidate]:
@@ -137,10 +138,8 @@ def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) 
     space = dict(settings.space)
     if strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight:
         space.pop(PRIMARY_WEIGHT, None)
-    tries = []
-    for weight in weights:
-        tries += [Variant(weight, changes) for changes in _draws(space, settings.draws)]
-    return tries
+    pairs = product(weights, _draws(space, settings.draws))
+    return [Variant(weight, changes) for weight, changes in pairs]
 
 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:

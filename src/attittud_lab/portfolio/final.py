@@ -72,12 +72,13 @@ class Members:
         self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]
     ) -> None:
         """Add the networks that were trained on all labels."""
-        weights = {networks.trial(label, None) / WEIGHTS: float(n) for label, n in picks.items()}
-        self.add_networks(networks, weights)
-        self.steps += sum(result.steps for result in results.values())
-        self.seconds += sum(result.seconds for result in results.values())
+        weights = {}
         for label, result in results.items():
+            weights[networks.trial(label, None) / WEIGHTS] = float(picks[label])
+            self.steps += result.steps
+            self.seconds += result.seconds
             self.lines[label] = result.lines
+        self.add_networks(networks, weights)
 
     def add_simple(
         self,

@@ -214,8 +214,7 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         row["curve"] = []
         if candidate["kind"] == "network":
             steps = steps_of_learner[candidate["settings"]["learner"]]
-            points = zip(steps, candidate["curve"]["score"], strict=False)
-            row["curve"] = [list(point) for point in points]
+            row["curve"] = list(zip(steps, candidate["curve"]["score"], strict=False))
             row["best"] = candidate["best"]["look"]
         rows.append(row)
     return rows
