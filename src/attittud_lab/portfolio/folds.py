@@ -83,7 +83,7 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         if labels.ndim == 1:
             of_class = held_out == number
         else:
-            of_class = held_out[:, number]
+            of_class = held_out[:, number] == 1
         if not of_class.any():
             missing.append(name)
     # There are fewer than `count` folds where all but one group are rare.
