@@ -20,6 +20,6 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     >>> model.predict(["a/picture.png"])  # doctest: +SKIP
     ['cat']
     """
-    from attittud_lab.predict import model  # here, since it imports torch
+    from attittud_lab.predict import restore  # here, since it imports torch
 
-    return model.load(run, device)
+    return restore.load(run, device)

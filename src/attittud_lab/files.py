@@ -26,27 +26,38 @@ _SCRATCH = "attittud-scratch-"
 _YOUNG = 60  # seconds
 
 
-def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
-    """Replace `path` by `content` in one instant, as other processes see it and after a crash."""
-    temporary = _part(path)
+@contextmanager
+def replacing(path: Path, cure: str = OTHER_FOLDER) -> Iterator[Path]:
+    """Yield the name of a file that becomes `path` when the block ends, in one instant, as other
+    processes see it and after a crash. If the block raises an error, `path` stays as it was.
+    """
+    part = _part(path)
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
+        part.touch()
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error, cure) from None
+    try:
+        yield part
+        with part.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        part.replace(path)
         if os.name == "posix":  # the new name is on the disk only when the folder is flushed
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-    except BaseException as error:  # also Ctrl-C
-        with suppress(OSError, ValueError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, (OSError, ValueError)):
-            raise cannot_write(path, error, cure) from None
-        raise
+    except OSError as error:
+        raise cannot_write(path, error, cure) from None
+    finally:  # also after Ctrl-C
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
+    """Replace `path` by `content`; a killed process leaves it whole, old or new."""
+    with replacing(path, cure) as part:
+        part.write_bytes(content)
 
 
 def remove(path: Path) -> None:

@@ -98,7 +98,8 @@ def predict(
     if raw and output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--raw is for csv, but {output} is no csv file; leave it out")
     with starting():
-        from attittud_lab.predict.model import THRESHOLD, load
+        from attittud_lab.predict.model import THRESHOLD
+        from attittud_lab.predict.restore import load
 
     with interruptible(lambda: "no file is left half-written"):
         model = load(run, device)
@@ -139,7 +140,7 @@ def _used(run: Path) -> Hashes | None:
     """Read which examples the run has used; if that is damaged, a note says so, because no
     prediction depends on it.
     """
-    from attittud_lab.predict.model import used_examples
+    from attittud_lab.predict.restore import used_examples
 
     try:
         return used_examples(run)

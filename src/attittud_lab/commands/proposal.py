@@ -19,10 +19,13 @@ from attittud_lab.config.schema import (
     SourceConfig,
     TableConfig,
 )
-from attittud_lab.data.features import Column, cells_are_text, is_numbered
+from attittud_lab.data.cells import cells_are_text
+from attittud_lab.data.features import Column, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.images import Pixels, look_at
-from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
+from attittud_lab.data.part import Part, chosen
+from attittud_lab.data.parts import Parts, read_parts
+from attittud_lab.data.primary import VALIDATION
 from attittud_lab.data.source import Listing, Source, open_listing, open_source
 from attittud_lab.data.texts import check_texts
 from attittud_lab.errors import InputColumnError, InputError, counted, listed, short

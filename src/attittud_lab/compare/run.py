@@ -34,7 +34,7 @@ from attittud_lab.compare.content import ByLabel, content, costs
 from attittud_lab.compare.runs import Run, Runs
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config
-from attittud_lab.data.parts import check_held_out
+from attittud_lab.data.primary import check_held_out
 from attittud_lab.files import (
     make_folder,
     only_one_process,

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attittud_lab.data.parts import Part
+from attittud_lab.data.part import Part
 from attittud_lab.data.source import Deep, Raw, Rows, check_memory, warn_once
 from attittud_lab.data.splits import strata
 from attittud_lab.errors import InputError, one_line

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from attittud_lab.data.features import is_list, is_number, is_text, plain
+from attittud_lab.data.cells import is_list, is_number, is_text, plain
 from attittud_lab.data.rows import LABELS
 from attittud_lab.data.source import Labels
 from attittud_lab.data.spelling import HALF, NUMBER, folded

@@ -15,9 +15,11 @@ import torch
 from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
-from attittud_lab.data.features import Features, taken
+from attittud_lab.data.cells import taken
+from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all, look_at, white_of, with_white
-from attittud_lab.data.parts import Part, Parts, read_parts
+from attittud_lab.data.part import Part
+from attittud_lab.data.parts import Parts, read_parts
 from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import digests_of, packed
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing

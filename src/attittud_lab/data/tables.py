@@ -20,12 +20,20 @@ import pyarrow as pa
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
-from attittud_lab.data.features import cells_are_text, is_list, is_text, numbers, plain, texts
+from attittud_lab.data.cells import (
+    cells_are_text,
+    concatenated,
+    is_list,
+    is_text,
+    numbers,
+    plain,
+    texts,
+)
 from attittud_lab.data.labels import labels_of
 from attittud_lab.data.rows import INPUTS, LABELS, SUFFIXES, content, find_column, read_file
 from attittud_lab.data.source import Columns, Listing, Raw, Rows, inside, warn_once
 from attittud_lab.data.spelling import folded, looks
-from attittud_lab.errors import InputColumnError, InputError, listed, one_line
+from attittud_lab.errors import InputColumnError, InputError, listed
 
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 
@@ -99,11 +107,8 @@ class Tables:
             if paths is None:
                 paths = list(chain.from_iterable(self.files.values()))
             tables = [read_file(path) for path in paths]
-            try:
-                self._read[split] = pa.concat_tables(tables, promote_options="permissive")
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                reason = f"the files have different columns ({one_line(error, 200)})"
-                raise InputError(f"{self.path}: {reason}") from None
+            problem = f"{self.path}: the files have different columns"
+            self._read[split] = concatenated(tables, problem, "write them alike")
         return self._read[split]
 
 

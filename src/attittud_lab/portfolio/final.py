@@ -25,7 +25,7 @@ from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.networks import NETWORK, Networks, safe_name
 from attittud_lab.portfolio.standing import Standing, usable
 from attittud_lab.portfolio.trial import TrialResult, phase_lengths
-from attittud_lab.predict.model import assembled
+from attittud_lab.predict.restore import assembled
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
 from attittud_lab.training.evaluate import fitted_temperature

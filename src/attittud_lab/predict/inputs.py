@@ -17,7 +17,7 @@ from typing import Any
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
-from attittud_lab.data.features import other_separator
+from attittud_lab.data.cells import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
 from attittud_lab.data.folder import files_in, is_image
 from attittud_lab.data.labels import class_names, label_of

@@ -1,18 +1,14 @@
-"""A trained model from its run folder: it takes images, paths, texts or rows and gives labels and
-calibrated probabilities.
-
-Nothing in the folder is run as code: weights are safetensors, everything else is JSON and YAML
-without tags.
+"""A trained model: it takes images, paths, texts or rows and gives labels and calibrated
+probabilities. `restore.py` reads it from its run folder.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +17,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attittud_lab import features
-from attittud_lab.config.schema import Config, ModelConfig
+from attittud_lab.config.schema import Config
 from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all, deep
-from attittud_lab.data.prepare import DIGESTS, rows_bytes
-from attittud_lab.data.splits import are_in, digests_of, unpacked
+from attittud_lab.data.prepare import rows_bytes
+from attittud_lab.data.splits import are_in, digests_of
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.features.base import FeatureMap, Matrix
-from attittud_lab.files import cannot_write, read_json
-from attittud_lab.models import find
-from attittud_lab.models.network import Network, load_weights, reader, trained_model
+from attittud_lab.files import replacing
+from attittud_lab.models.network import Network
 from attittud_lab.predict import given
-from attittud_lab.runs.model import Member, ModelFile, features_files, read_model
-from attittud_lab.runs.result import typed
-from attittud_lab.training.devices import choose_device, enough_memory
+from attittud_lab.runs.model import ModelFile
+from attittud_lab.training.devices import enough_memory
 from attittud_lab.training.evaluate import outputs_of
 from attittud_lab.uses.evaluate import SimpleModel
 
 AT_ONCE = 512
 """Inputs of a batch: as many as an evaluation has."""
-_RESTORE = "restore it from a backup, or train again with --fresh"
 THRESHOLD = 0.5
 """With several labels at once, an input gets the labels whose probability is above this."""
 
@@ -338,45 +330,28 @@ class Model:
         The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x
         max_length, int32), or features of the rows of a table (n x F, float32).
         """
+        module = self.module
+        instead = "use `attittud predict`, attittud_lab.load in Python"
         if len(self.networks) > 1:
-            raise InputError(
-                "this model has networks that read texts in different ways, so they cannot be exported as one program; use "
-                "`attittud predict`, attittud_lab.load in Python, or train with portfolio.learners=[finetuned]"
+            problem = "this model has networks that read texts in different ways, so they cannot be exported as one program"
+            raise InputError(f"{problem}; {instead}, or train with portfolio.learners=[finetuned]")
+        if module is None or self.simple:
+            problem = (
+                "this model has members that are not networks, and only networks can be exported"
             )
-        if self.module is None or self.simple:
-            raise InputError(
-                "this model has members that are not networks, and only networks can be exported; use `attittud predict`, "
-                "attittud_lab.load in Python, or train with portfolio.learners=[network]"
-            )
-        module = self.module.cpu()
-        example = self._example()
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            raise InputError(f"{problem}; {instead}, or train with portfolio.learners=[network]")
         try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # about torch's own changes
-                program = torch.export.export(
-                    module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)
-                )
-                if not torch.allclose(
-                    program.module()(example), module(example), rtol=1e-4, atol=1e-5
-                ):
-                    raise RuntimeError("the program gives other probabilities than the model")
-                with part.open("wb") as file:
-                    torch.export.save(
-                        program, file, extra_files={"classes.json": json.dumps(self.classes)}
-                    )
-            part.replace(path)
-        except OSError as error:
-            raise cannot_write(path, error, "choose another file with --export FILE") from None
+            with replacing(path, "choose another file with --export FILE") as part:
+                _write_program(module.cpu(), self._example(), self.classes, part)
+        except InputError:
+            raise
         except Exception as error:  # whatever torch cannot trace
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             problem = f"model {self.config.model.name} cannot be exported ({why})"
-            raise InputError(
-                f"{problem}; use `attittud predict`, or attittud_lab.load in Python"
-            ) from None
+            advice = "use `attittud predict`, or attittud_lab.load in Python"
+            raise InputError(f"{problem}; {advice}") from None
         finally:
-            part.unlink(missing_ok=True)
-            self.module.to(self._device)
+            module.to(self._device)
 
     def _example(self) -> Tensor:
         """Return inputs such as `export` describes them."""
@@ -393,161 +368,13 @@ class Model:
         return example
 
 
-def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
-    """Return the model in the folder of a finished run."""
-    folder = Path(run).expanduser()
-    where = choose_device(device)
-    return assembled(folder, *read_model(folder), where)
-
-
-def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
-    """Read the digests of the examples for training and validation; None if the run folder has
-    none.
-    """
-    path = Path(run).expanduser() / "data.json"
-    try:
-        if not path.is_file():
-            return None
-        digests = read_json(path).get(DIGESTS)
-        if digests is None:
-            return None
-        return unpacked(digests)
-    except (AttributeError, TypeError, ValueError) as error:
-        problem = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{problem}; restore it from a backup, or remove this entry") from None
-
-
-def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
-    """Return the model of a folder from its weights and what is known about it."""
-    networks = [member for member in about.members if member["kind"] == "network"]
-    encoder: Reader | Features | None = None
-    if about.kind == "table":
-        encoder = _stored_features(folder, about)
-    elif about.kind == "text" and any("model" not in member for member in networks):
-        encoder = _text_reader(folder, config, _described(config.model, folder, about.network))
-    total = sum(member["share"] for member in about.members)
-    groups = _network_members(folder, about, config, networks, total)
-    for group in groups:
-        group.module = group.module.eval().requires_grad_(False).to(where)
-        if config.training.channels_last:
-            group.module = group.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
-    simple = []
-    maps: dict[str, FeatureMap] = {}
-    for member in about.members:
-        if member["kind"] == "simple":
-            name = member["features"]
-            if name not in maps:
-                maps[name] = _stored_map(folder, name, where)
-            simple.append(SimpleMember(_simple(folder, member), member["share"] / total, name))
-    return Model(about, config, groups, simple, maps, encoder, where)
-
-
-def _network_members(
-    folder: Path, about: ModelFile, config: Config, members: Sequence[Member], total: float
-) -> list[NetworkMembers]:
-    """Read the networks among the members; those that read texts in their own way form groups."""
-    # By the name of the model that reads texts in its own way; "" for the reader of `model:`.
-    networks: dict[str, list[Network]] = {}
-    shares: dict[str, list[float]] = {}
-    readers: dict[str, Reader] = {}
-    for member in members:
-        settings = config.model
-        described = about.network
-        if "model" in member:
-            settings = ModelConfig(**typed(ModelConfig, member["model"]))
-            described = member.get("network")
-        settings = _described(settings, folder, described)
-        if about.kind not in find(settings.name)[0].reads:
-            raise _cannot_read(folder, settings, about.kind)
-        key = ""
-        if about.kind == "text" and "model" in member:
-            key = settings.name
-            if key not in readers:
-                readers[key] = _text_reader(folder, config, settings)
-        networks.setdefault(key, []).append(_network(folder / member["weights"], settings, about))
-        shares.setdefault(key, []).append(member["share"])
-    groups = []
-    for key, group in networks.items():
-        together = sum(shares[key])
-        module = Classifier(
-            group,
-            [share / together for share in shares[key]],
-            several=about.several,
-            temperature=about.temperature or 1.0,
-        )
-        groups.append(NetworkMembers(module, together / total, readers.get(key)))
-    return groups
-
-
-def _described(settings: ModelConfig, folder: Path, described: str | None) -> ModelConfig:
-    """Return the settings of a network whose description lies in a folder of the run."""
-    if described is None:
-        return settings
-    return replace(settings, name=f"hf:{folder / described}")
-
-
-def _text_reader(folder: Path, config: Config, settings: ModelConfig) -> Reader:
-    """Return the tokenizer of a network."""
-    tokenizer = reader(settings, config.data, None)
-    if tokenizer is None:
-        raise _cannot_read(folder, settings, "text")
-    return tokenizer
-
-
-def _cannot_read(folder: Path, settings: ModelConfig, kind: str) -> InputError:
-    reason = f"{folder}: model {settings.name} cannot read {kind}s"
-    return InputError(f"{reason}; restore the folder, or train again")
-
-
-def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:
-    """Read one network from its weights."""
-    weights = load_weights(path)
-    try:
-        network = trained_model(settings, about.kind, about.shape, weights)
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
-        raise InputError(f"{reason}; restore the folder from a backup, or train again") from None
-    if len(network.heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
-        raise InputError(
-            f"{path}: has another number of classes than the run folder says; train again"
-        )
-    return network
-
-
-def _stored_map(folder: Path, name: str, where: torch.device) -> FeatureMap:
-    """Read how examples become the features of simple models."""
-    about, arrays = features_files(name)
-    try:
-        plain = read_json(folder / about)
-        feature_map = features.restore(
-            str(plain["name"]), plain["settings"], load_weights(folder / arrays)
-        )
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"{folder / about}: does not say how examples become features"
-        raise InputError(f"{problem} ({one_line(error, 200)}); {_RESTORE}") from None
-    feature_map.to(str(where))
-    return feature_map
-
-
-def _simple(folder: Path, member: Mapping[str, Any]) -> SimpleModel:
-    """Read one simple model."""
-    path = folder / member["about"]
-    try:
-        return SimpleModel.restore(read_json(path), load_weights(folder / member["weights"]))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise InputError(f"{path}: does not describe a model ({reason}); {_RESTORE}") from None
-
-
-def _stored_features(folder: Path, about: ModelFile) -> Features:
-    """Read how rows of a table become features, as training saved it."""
-    path = folder / "data.json"
-    try:
-        features = Features.read(read_json(path)["table"])
-        if [features.width] != about.shape:
-            raise ValueError(f"it has {features.width} features, the model {about.shape}")
-    except (LookupError, TypeError, ValueError) as error:
-        problem = f"{path}: does not say how rows become features"
-        reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise InputError(f"{problem} ({reason}); {_RESTORE}") from None
-    return features
+def _write_program(module: nn.Module, example: Tensor, classes: Sequence[str], path: Path) -> None:
+    """Export a module on the CPU, and check that the program gives the same probabilities."""
+    shapes = ({0: torch.export.Dim("batch")},)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # about torch's own changes
+        program = torch.export.export(module, (example,), dynamic_shapes=shapes)
+        if not torch.allclose(program.module()(example), module(example), rtol=1e-4, atol=1e-5):
+            raise RuntimeError("the program gives other probabilities than the model")
+        with path.open("wb") as file:
+            torch.export.save(program, file, extra_files={"classes.json": json.dumps(classes)})

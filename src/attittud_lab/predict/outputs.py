@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.errors import InputError
-from attittud_lab.files import cannot_write
+from attittud_lab.files import replacing
 from attittud_lab.predict.inputs import Item
 
 CURE = "choose another file with --output"
@@ -82,20 +81,11 @@ def open_output(
             yield write
             sys.stdout.flush()
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     open_format = FORMATS[path.suffix.lower()]
     if open_format is _csv:
         open_format = partial(_csv, raw=raw)
-    try:
-        with open_format(part, classes, several) as write:
-            yield write
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error, CURE) from None
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path, CURE) as part, open_format(part, classes, several) as write:
+        yield write
 
 
 @contextmanager

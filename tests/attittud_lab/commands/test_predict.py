@@ -79,7 +79,7 @@ def test_inputs_of_training_are_counted(tmp_path, capsys, monkeypatch):
     assert "2 of 3 inputs are also in" in err
     with monkeypatch.context() as patch:
         # nothing shows the count, so nothing is hashed
-        patch.delattr("attittud_lab.predict.model.used_examples")
+        patch.delattr("attittud_lab.predict.restore.used_examples")
         code, _, err = typed("predict", RUNS["pictures"], str(tmp_path), "--quiet", capsys=capsys)
         assert (code, err) == (0, "")
     with Path("data/reviews.csv").open(newline="") as file:

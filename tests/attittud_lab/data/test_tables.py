@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from attittud_lab.config.schema import PrimaryConfig, SourceConfig, TableConfig
-from attittud_lab.data.features import Features, taken
+from attittud_lab.data.cells import taken
+from attittud_lab.data.features import Features
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.splits import digests
 from tests.helpers.data_files import inputs, named, read_path

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from attittud_lab.config.load import loads
 from attittud_lab.learners.linear import PENALTIES
 from attittud_lab.portfolio.run import run
-from attittud_lab.predict.model import load
+from attittud_lab.predict.restore import load
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.train import load_data
 from attittud_lab.uses.pooled import WEIGHTS

@@ -1,0 +1,239 @@
+"""Divide the primary data into training, validation and test examples, and refuse a division that
+cannot be learned from or that leaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from attittud_lab.config.options import meant
+from attittud_lab.config.schema import DataConfig, PrimaryConfig, TableConfig
+from attittud_lab.data.part import Part, check_labels, chosen, first_of, numbered, warn_of_twins
+from attittud_lab.data.source import Labels, Listing, Source, open_listing, warn_once
+from attittud_lab.data.splits import amount
+from attittud_lab.data.tasks import mix
+from attittud_lab.errors import InputError, counted, listed, loose, spellings
+
+VALIDATION = ("validation", "val", "valid", "dev")
+"""Names that sources give their own validation split."""
+ENOUGH = 0.8
+"""A smaller share of the training examples that were asked for is worth a warning; whole groups
+rarely fit exactly.
+"""
+
+
+def primary_parts(
+    config: DataConfig, source: Source, seed: int, table: TableConfig | None, *, pooled: bool
+) -> dict[str, Part]:
+    """Return the parts test, validation and train; no example is in two of them.
+
+    The test set and the validation set are the source's own splits, or drawn from the split for
+    training, in this order. `table` names the columns of a table of features.
+    """
+    primary = config.primary
+    if not pooled:
+        check_held_out(primary)
+    test_seed = seed
+    if config.test_seed is not None:
+        test_seed = config.test_seed
+    train_split, splits = _own_splits(primary, source.splits)
+    left = chosen(open_listing(primary, source, train_split, table), primary)
+    _check_classes(left, primary.path)
+    warn_of_twins(left, primary.path)
+    total = len(left.rows)
+    parts: dict[str, Part] = {}
+    for name, first in (("test", test_seed), ("validation", seed)):
+        path = f"data.primary.{name}"
+        count = getattr(primary, name)
+        split = splits[name]
+        if count == 0 and pooled:
+            parts[name] = left.take(np.arange(0))
+        elif split not in (None, train_split):
+            part = _own_part(primary, open_listing(primary, source, split, table), left)
+            size = len(part.rows)
+            if isinstance(count, int):  # the default fraction is meant for data without splits
+                size = amount(count, size, path)
+            parts[name], _ = part.drawn(size, mix(first, name))
+        elif count is None:
+            reason = "null means the source's own split, but it has none"
+            raise InputError(f"{path}: {reason}; give a count or a fraction, such as 0.2")
+        else:
+            size = amount(count, len(left.rows), path, total)
+            parts[name], left = left.drawn(size, mix(first, name), left.groups)
+    parts["train"] = _training_part(primary, left, total, seed, pooled=pooled)
+    for name, part in parts.items():
+        if not len(part.rows) and not (pooled and getattr(primary, name) == 0):
+            advice = f"raise data.primary.{name}, lower the others, or give more data"
+            if part.groups is not None:
+                advice += " (groups stay whole, and none is small enough)"
+            raise InputError(f"data.primary: no example is left for {name}; {advice}")
+    _check_classes(parts["train"], primary.path)
+    _check_groups(parts, primary.path)
+    return parts
+
+
+def _training_part(
+    config: PrimaryConfig, left: Part, total: int, seed: int, *, pooled: bool
+) -> Part:
+    """Draw the training examples from those that are left of `total`."""
+    available = len(left.rows)
+    if isinstance(config.train, float):
+        # Three fractions that add up to 1 may be rounded to one example too many.
+        available += 1
+    size = min(amount(config.train, available, "data.primary.train", total), len(left.rows))
+    groups = None
+    if pooled:
+        # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary
+        # data: draw whole groups.
+        groups = left.groups
+    train, _ = left.drawn(size, mix(seed, "train"), groups)
+    if 0 < len(train.rows) < ENOUGH * size:
+        count = counted(len(set(train.groups or ())), "group")
+        have = f"{counted(len(train.rows), 'example')} of {count}"
+        warn_once(f"data.primary.train: {have} instead of {size}, since groups stay whole")
+    return train
+
+
+def check_held_out(config: PrimaryConfig) -> None:
+    """Refuse a test or validation set of 0 examples, which only a portfolio can do without."""
+    for name in ("test", "validation"):
+        if getattr(config, name) == 0:
+            problem = f"data.primary.{name}: is 0, which only strategy portfolio can do without"
+            raise InputError(f"{problem}; give a count or a fraction, such as 0.2")
+
+
+def _own_splits(
+    config: PrimaryConfig, available: list[str]
+) -> tuple[str | None, dict[str, str | None]]:
+    """Return the splits for training, validation and test; no example may be in two of them.
+
+    A split that is named for training and for another part is divided. Splits that the
+    configuration does not name are found by their usual names.
+    """
+    train = config.split or first_of(("train",), available)
+    taken = {*(train or "").split("+"), config.validation_split, config.test_split}
+    others = [name for name in available if name not in taken]
+    splits = {
+        "validation": config.validation_split or first_of(VALIDATION, others),
+        "test": config.test_split or first_of(("test",), others),
+    }
+    held_out = {}
+    for name, split in splits.items():
+        if split is not None and split != train:
+            held_out[name] = set(split.split("+"))
+    if train is None and available and held_out:
+        not_for_training = set[str]().union(*held_out.values())
+        train = "+".join(name for name in available if name not in not_for_training)
+        if not train:
+            problem = f"{config.path}: has {' and '.join(available)}, but nothing to train on"
+            raise InputError(
+                f"{problem}; set data.primary.split to the split that should be divided"
+            )
+    used = held_out
+    if train:
+        used = {"train": set(train.split("+")), **held_out}
+    for first, second in combinations(used, 2):
+        both = used[first] & used[second]
+        if both:
+            advice = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
+            raise InputError(
+                f"{config.path}: the split {min(both)} is in {first} and in {second}; {advice}"
+            )
+    return train, splits
+
+
+def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
+    """Return the rows of another split, with the class numbers of the training split; their kinds
+    must agree.
+    """
+    labels = check_labels(listing)
+    if (listing.kind, listing.multi_label) != (train.listing.kind, train.listing.multi_label):
+        problem = f"{listing.where} and {train.listing.where}: hold different kinds of examples"
+        raise InputError(f"{problem}; give splits of the same kind")
+    unseen = _unseen(listing, labels, train, config)
+    missing = [name for name in train.classes if name not in listing.classes]
+    if listing.multi_label and missing:
+        problem = f"{listing.where}: has no label {listed(missing)}, which the training split has"
+        raise InputError(f"{problem}; its labels are {listed(listing.classes)}")
+    return replace(numbered(listing, train.classes), unseen=unseen)
+
+
+def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:
+    """Count the rows of classes that the training split lacks; they are refused unless the
+    configuration allows them.
+
+    Classes that the configuration leaves out do not count. A name that differs from a kept class
+    only in case or blanks always counts: hardly anybody means to leave it out.
+    """
+    if listing.multi_label:
+        counts = labels.sum(0)
+    else:
+        counts = np.bincount(labels[labels >= 0], minlength=len(listing.classes))
+    left_out = {*train.listing.classes, *config.exclude}
+    trained = spellings(train.classes)
+    unseen = {}
+    for name, count in zip(listing.classes, counts.tolist(), strict=True):
+        meant_to_be_kept = config.classes is None or loose(name) in trained
+        if count and name not in left_out and meant_to_be_kept:
+            unseen[name] = count
+    if not unseen:
+        return {}
+    words = []
+    for name, count in unseen.items():
+        words.append(f"{name!r} ({count}{meant(name, train.classes)})")
+    counted_things = "labels" if listing.multi_label else f"of {listing.count} examples"
+    problem = f"{listing.where}: {sum(unseen.values())} {counted_things} belong to classes that the training split lacks"
+    problem += f": {', '.join(words[:5])}"
+    if config.unseen == "refuse":
+        advice = "correct their labels, name the classes to keep with data.primary.classes"
+        raise InputError(
+            f"{problem}; {advice}, or leave these examples out with data.primary.unseen: drop"
+        )
+    warn_once(f"{problem}; they are left out")
+    return unseen
+
+
+def _check_classes(train: Part, where: str) -> None:
+    """Refuse training examples from which some class cannot be learned."""
+    assert train.labels is not None
+    culprit = f"{where}: the primary training set has"
+    labels = train.labels
+    advice = "raise data.primary.train, or leave them out with data.primary.exclude"
+    if labels.ndim == 2:
+        for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
+            if count in (0, len(labels)):
+                share = "no positive" if count == 0 else "only positive"
+                raise InputError(
+                    f"{culprit} {share} examples of {name}, so there is nothing to learn; {advice}"
+                )
+        return
+    counts = np.bincount(labels, minlength=len(train.classes))
+    missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
+    if len(train.classes) - len(missing) < 2:
+        if len(labels):
+            only = f"only one class ({train.classes[labels[0]]!r})"
+        else:
+            only = "no labelled example"
+        advice = "give at least two classes, or check data.primary.classes and the label column"
+        if len(labels) and missing:
+            smaller = "smaller data.primary.validation and data.primary.test"
+            advice = f"give more examples of {listed(missing, 10)}, or {smaller}"
+        raise InputError(f"{culprit} {only}, so there is nothing to learn; {advice}")
+    if missing:
+        raise InputError(f"{culprit} no example of {listed(missing, 10)}; {advice}")
+
+
+def _check_groups(parts: Mapping[str, Part], where: str) -> None:
+    """Refuse a group that is in two parts, even if the source has its own splits."""
+    groups = {name: set(part.groups) for name, part in parts.items() if part.groups is not None}
+    for first, second in combinations(groups, 2):
+        both = groups[first] & groups[second]
+        if both:
+            some = f"{counted(len(both), 'group is', 'groups are')} in {first} and in {second}"
+            problem = f"{where}: {some} (for example {min(both)!r})"
+            advice = "give the data without splits, so that they are split by group"
+            raise InputError(f"{problem}; {advice}, or choose another data.primary.group")
