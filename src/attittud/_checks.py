@@ -33,7 +33,7 @@ def check_dense(model: nn.Module, layout: Layout) -> None:
             continue  # reading a parametrized weight may change buffers or draw random numbers
         weight = getattr(module, "weight", None)
         if any(weight is parameter for parameter in layout.parameters):
-            raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
+            raise ValueError(sparse_message(f"{path}.weight".removeprefix(".")))
 
 
 def check_weights(name: str, value: object) -> float | dict[str, float]:
@@ -100,7 +100,9 @@ def check_state(
     state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]
 ) -> None:
     """Check that a saved state has today's format and fits the guide that loads it."""
-    version = state.get("version") if isinstance(state, Mapping) else None
+    version = None
+    if isinstance(state, Mapping):
+        version = state.get("version")
     if type(version) is not int or version != VERSION:
         raise ValueError(
             f"not a state of a Guide that this library can read (its version is {version!r:.60}, not {VERSION}); save it with "
@@ -122,12 +124,13 @@ def check_state(
             )
     shapes = {name: tuple(shape) for name, shape in state["shared"].items()}
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
-        here = tuple(named[name].shape) if name in named else "no such parameter"
+        here: object = "no such parameter"
+        if name in named:
+            here = tuple(named[name].shape)
         if here != shapes.get(name, here) or name not in named:
+            use = "is reached by auxiliary losses"
             if name in shapes:
                 use = f"has shape {shapes[name]}"
-            else:
-                use = "is reached by auxiliary losses"
             raise ValueError(
                 f"the state belongs to another model: there, parameter {name!r:.200} {use}; here: {here}. Build the guide on "
                 "the model of the saved run"

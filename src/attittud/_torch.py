@@ -248,7 +248,9 @@ def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:
         state = module._get_fsdp_state()
         # A state has one group of parameters up to torch 2.11, and several later.
         several = getattr(state, "_fsdp_param_groups", None)
-        yield from several if several is not None else filter(None, [state._fsdp_param_group])
+        if several is None:
+            several = filter(None, [state._fsdp_param_group])
+        yield from several
 
 
 def unsharded(modules: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -202,14 +202,17 @@ class LabelChannel:
 
     def __repr__(self) -> str:
         classes, labels = self.matrix.shape[-2:]
-        values = [f"{value:.2f}" for value in self.openness.flatten()]
-        openness = values[0] if self.openness.ndim == 0 else f"[{', '.join(values)}]"
+        openness = ", ".join(f"{value:.2f}" for value in self.openness.flatten())
+        if self.openness.ndim > 0:
+            openness = f"[{openness}]"
         return f"LabelChannel(classes={classes}, labels={labels}, openness={openness})"
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         """Convert logits to m x L x classes log-probabilities, in float32 at least."""
         _, tasks, classes, _ = self._whole.shape
-        outputs = tasks if self._multi_label else classes
+        outputs = classes
+        if self._multi_label:
+            outputs = tasks
         if logits.ndim != 2 or logits.shape[1] != outputs:
             raise ValueError(f"logits: expected m x {outputs}, got {tuple(logits.shape)}")
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

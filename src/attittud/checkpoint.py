@@ -81,11 +81,18 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         writer = HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True)
         with _alone_is_fine():
             save_entries(basis, storage_writer=writer, no_dist=not guide.sharded)
-    checksums = _saved_checksums(guide, folder / BASIS) if basis else {}
+    rows: int | None = None
+    checksums: dict[str, str] = {}
+    if basis:
+        rows = next(iter(basis.values())).shape[0]
+        checksums = _saved_checksums(guide, folder / BASIS)
     if writes:
-        rows = next((tensor.shape[0] for tensor in basis.values()), None)
-        content: dict[str, Any] = {"format": FORMAT, "rows": rows, "state": state}
-        content["files"] = checksums
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "rows": rows,
+            "state": state,
+            "files": checksums,
+        }
         content["sha256"] = _checksum_of_content(content)
         (folder / STATE).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
@@ -146,7 +153,9 @@ def _saved_checksums(guide: Guide, folder: Path) -> dict[str, str]:
     """Return the checksums of all shards by name. Each worker reads its own shard, because it may
     not see the files of other machines at once.
     """
-    rank = dist.get_rank() if guide.sharded else 0
+    rank = 0
+    if guide.sharded:
+        rank = dist.get_rank()
     shards = folder.glob(f"shard-{rank + 1:05}-*.safetensors")
     checksums = {shard.name: _checksum(shard) for shard in shards}
     if guide.sharded:
@@ -165,9 +174,13 @@ def _check_checksums(guide: Guide, folder: Path, content: Mapping[str, Any]) -> 
     names = {file.name for file in (folder / BASIS).glob("*.safetensors")}
     different = sorted(names ^ checksums.keys())
     if different:
-        problem = "is missing" if different[0] in checksums else "is not part of this checkpoint"
+        problem = "is not part of this checkpoint"
+        if different[0] in checksums:
+            problem = "is missing"
         raise UnreadableError(f"{folder / BASIS / different[0]}: {problem}; {CURE}")
-    number = dist.get_rank(_group(guide)) if guide._workers.size > 1 else 0
+    number = 0
+    if guide._workers.size > 1:
+        number = dist.get_rank(_group(guide))
     for name in sorted(names)[number :: guide._workers.size]:
         file = folder / BASIS / name
         if _checksum(file) != checksums[name]:
@@ -198,7 +211,9 @@ def _group(guide: Guide) -> dist.ProcessGroup | None:
     torch writes all shards.
     """
     workers = guide._workers
-    return workers.groups[0] if isinstance(workers, Replicas) else None
+    if not isinstance(workers, Replicas):
+        return None
+    return workers.groups[0]
 
 
 def gather(guide: Guide, value: Any) -> list[Any]:

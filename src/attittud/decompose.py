@@ -259,10 +259,14 @@ def combine(
             change = change[:-1] + in_span
             missing = _missing(task, inner, change * p, multiple * square, square, dtype)
             primary = primary + multiple + missing
-        rows = change if rows is None else rows + change
+        if rows is not None:
+            change = rows + change
+        rows = change
         tasks[name] = (a, auxiliary_square, inner)
     assert rows is not None
-    outside = p[:0] if residual is None else residual.norm[None]
+    outside = p[:0]
+    if residual is not None:
+        outside = residual.norm[None]
     return Combination(rows, primary, p, square, outside, tasks, cosines)
 
 
@@ -375,7 +379,9 @@ def decompose(
 def _check_orthonormal(basis: Tensor) -> None:
     gram = basis.double() @ basis.double().T
     expected = torch.diag((gram.diagonal() > 0.5).to(gram.dtype))
-    error = float((gram - expected).abs().max()) if gram.numel() else 0.0
+    if gram.numel() == 0:
+        return
+    error = float((gram - expected).abs().max())
     if not error <= 1e3 * torch.finfo(basis.dtype).eps:
         raise ValueError(
             f"the rows of basis must be orthonormal (or zero): VVᵀ differs from the identity by {error:.2g}; "

@@ -77,5 +77,7 @@ def choose(kind: str, name: object, table: Mapping[str, T]) -> T:
     if isinstance(name, str) and name in table:
         return table[name]
     near = get_close_matches(str(name), table, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = ""
+    if near:
+        hint = f" Did you mean {near[0]!r}?"
     raise ValueError(f"unknown {kind} {name!r}.{hint} Choose one of {', '.join(map(repr, table))}.")

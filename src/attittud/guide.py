@@ -42,6 +42,20 @@ DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
 DTYPES = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SINGLE = "auxiliary"  # the name of an auxiliary loss that was passed without a name
+SETTINGS = (
+    "eta",
+    "primary_weight",
+    "auxiliary_weight",
+    "rank",
+    "refresh_every",
+    "include_mean",
+    "batch_norm",
+    "basis_dtype",
+    "seed",
+    "judge_every",
+    "report_norms",
+)
+"""Attributes of a guide, besides its basis and its engine, that results depend on."""
 
 
 class AccumulationWarning(UserWarning):
@@ -149,7 +163,9 @@ class Guide:
         self._refresher = Refresher(
             self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm
         )
-        is_auto = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
+        is_auto = self.eta == "auto"
+        if isinstance(self.eta, dict):
+            is_auto = "auto" in self.eta.values()
         self._auto = AutoWeights(self._shared, is_auto, self.judge_every, seed, batch_norm)
         self._schedule = Schedule()
         self._parts = GuideParts(
@@ -168,13 +184,10 @@ class Guide:
         """Return the settings that results depend on, for logs. They must be the same on all
         workers.
         """
-        named = {"basis": self.basis.name, "engine": self.engine.name}
-        for names in (
-            ("eta", "primary_weight", "auxiliary_weight", "rank", "refresh_every", "include_mean"),
-            ("batch_norm", "basis_dtype", "seed", "judge_every", "report_norms"),
-        ):
-            named |= {name: getattr(self, name) for name in names}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
+        settings = [f"basis={self.basis.name!r}", f"engine={self.engine.name!r}"]
+        for name in SETTINGS:
+            settings.append(f"{name}={getattr(self, name)!r}")
+        return f"{type(self).__name__}({', '.join(settings)})"
 
     def _describe(self) -> str:
         """Return everything that must be the same on all workers."""
@@ -259,9 +272,10 @@ class Guide:
         """
         check_callable("basis_losses", basis_losses)
         if self._step is not None and refresh is not None and refresh != self._step.refreshing:
+            begun = "without" if refresh else "with"
             raise RuntimeError(
-                f"refresh={refresh} came too late: this step has begun {'with' if self._step.refreshing else 'without'} a "
-                "refresh; pass refresh= at the first call of the step"
+                f"refresh={refresh} came too late: this step has begun {begun} a refresh; pass refresh= at the first call of "
+                "the step"
             )
         with self._discard_on_error():
             step = self._window(refresh)
@@ -351,7 +365,9 @@ class Guide:
         """The parameters that are decomposed, in the order of V's columns; empty before the first
         refresh.
         """
-        return {} if self.subspace is None else dict(self.subspace.layout.named)
+        if self.subspace is None:
+            return {}
+        return dict(self.subspace.layout.named)
 
     @property
     def sharded(self) -> bool:
@@ -390,14 +406,15 @@ class Guide:
                 "refresh=False before the first refresh, or after a step with a refresh that failed: there is no basis to "
                 "use; leave refresh=None in this step"
             )
-        refreshing = schedule.due(self.refresh_every) if refresh is None else refresh
-        norms = refreshing or self.report_norms == "always"
+        refreshing = refresh
+        if refreshing is None:
+            refreshing = schedule.due(self.refresh_every)
         return Step(
             self._parts,
             refreshing=refreshing,
             may_wait=refresh is None,
             include_mean=self.include_mean,
-            norms=norms,
+            norms=refreshing or self.report_norms == "always",
             needs_primary=refreshing or self._needs_primary(),
         )
 
@@ -416,7 +433,10 @@ class Guide:
             self._workers.check_call(f"{verb}() with {settings}")
 
     def _needs_primary(self) -> bool:
-        etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
+        if isinstance(self.eta, dict):
+            etas = list(self.eta.values())
+        else:
+            etas = [self.eta]
         signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
         return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
 
@@ -425,7 +445,9 @@ class Guide:
         if step.refreshing or self._needs_primary():
             return False
         skips = primary is None
-        return self._workers.all_skip(skips) if self._workers.size > 1 else skips
+        if self._workers.size > 1:
+            skips = self._workers.all_skip(skips)
+        return skips
 
     def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
         self._auto.check(
@@ -460,11 +482,16 @@ class Guide:
         self, auxiliary: Tensor | Mapping[str, Tensor | None] | None
     ) -> dict[str, TaskLoss]:
         """Return the auxiliary losses by name, with the settings of their tasks."""
-        named = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
+        if isinstance(auxiliary, Mapping):
+            named = auxiliary
+        else:
+            named = {SINGLE: auxiliary}
         workers = self._workers
         filled = {}
         for name, loss in named.items():
-            filled[str(name)] = workers.stand_in(f"auxiliary {name!r}") if loss is None else loss
+            filled[str(name)] = loss
+            if loss is None:
+                filled[str(name)] = workers.stand_in(f"auxiliary {name!r}")
         if len(filled) < len(named):
             raise ValueError(
                 f"two auxiliary losses have the same name once str() is applied: {list(named)}; rename one"
@@ -496,12 +523,10 @@ class Guide:
                 "state_dict() between primary()/auxiliary() and combine(): finish the step first"
             )
         self._shared.update()
-        judges = {"judges": self._auto.state()} if self._auto.wanted else {}
-        return {
-            "version": VERSION,
-            **self._refresher.state(self._schedule, include_basis),
-            **judges,
-        }
+        state = {"version": VERSION, **self._refresher.state(self._schedule, include_basis)}
+        if self._auto.wanted:
+            state["judges"] = self._auto.state()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""

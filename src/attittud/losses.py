@@ -51,7 +51,8 @@ def per_sequence(
             f"per_sequence takes logits m x T x C and labels m x T, got {tuple(logits.shape)} and {tuple(labels.shape)}; "
             "in packed or padding-free batches a row is not an example: build the primary batch with padding"
         )
-    labels = _shifted(labels, ignore_index) if shift else labels
+    if shift:
+        labels = _shifted(labels, ignore_index)
     flat = F.cross_entropy(
         _full(logits.flatten(0, 1)), labels.flatten(), reduction="none", ignore_index=ignore_index
     )
@@ -86,9 +87,11 @@ def per_sequence_kl(
             f"per_sequence_kl takes logits m x T x C twice and labels m x T, got {tuple(logits.shape)}, "
             f"{tuple(start_logits.shape)} and {tuple(labels.shape)}; both models must see the same batch, with padding"
         )
-    labels = _shifted(labels, ignore_index) if shift else labels
+    if shift:
+        labels = _shifted(labels, ignore_index)
     counted = labels != ignore_index
-    now, start = (F.log_softmax(_full(x), dim=-1) for x in (logits, start_logits.detach()))
+    now = F.log_softmax(_full(logits), dim=-1)
+    start = F.log_softmax(_full(start_logits.detach()), dim=-1)
     before = start.exp()
     divergence = (before * (start - now)).sum(dim=-1)
     rounding = (now.detach().exp() - before).abs().sum(dim=-1) <= 64 * torch.finfo(now.dtype).eps
@@ -110,7 +113,9 @@ def per_example(
     >>> per_example(torch.zeros(2, 1), torch.tensor([1.0, 3.0]))
     tensor([1., 9.])
     """
-    logits = _full(logits if logits.ndim > 1 else logits[:, None])
+    if logits.ndim == 1:
+        logits = logits[:, None]
+    logits = _full(logits)
     if problem_type is None:
         if logits.shape[1] == 1:
             problem_type = "regression"
@@ -136,4 +141,6 @@ def _shifted(labels: Tensor, ignore_index: int) -> Tensor:
 
 def _full(logits: Tensor) -> Tensor:
     """Convert half-precision logits to float32, so that no loss is summed in half precision."""
-    return logits if logits.dtype == torch.float64 else logits.float()
+    if logits.dtype == torch.float64:
+        return logits
+    return logits.float()

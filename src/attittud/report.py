@@ -37,12 +37,18 @@ class EarnedWeights:
 
     def to_dict(self) -> dict[str, float | int]:
         """Return plain numbers. Waits for the device."""
-        weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
-        scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
-        figures = plain(
-            {**weights, **scores, "error_auxiliary": self.error[3], "skipped_scores": self.skipped}
-        )
-        return figures | {"skipped_scores": int(figures["skipped_scores"])}
+        tensors = {
+            "weight_neutral": self.weights.neutral,
+            "weight_helpful": self.weights.helpful,
+            "weight_harmful": self.weights.harmful,
+        }
+        for name, score in zip(SCORED, self.score, strict=True):
+            tensors[f"score_{name}"] = score
+        tensors["error_auxiliary"] = self.error[3]
+        tensors["skipped_scores"] = self.skipped
+        figures: dict[str, float | int] = {**plain(tensors)}
+        figures["skipped_scores"] = int(figures["skipped_scores"])
+        return figures
 
 
 class Split(NamedTuple):
@@ -104,11 +110,10 @@ class Gathered:
     def read(self) -> Comparison:
         """Return the numbers."""
         p, square, residual, active, *rest = self.vector.split(self.sizes)
-        triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-        tasks = {
-            name: (a, aa[0], inner[0])
-            for name, (a, aa, inner) in zip(self.names, triples, strict=True)
-        }
+        tasks = {}
+        for at, name in enumerate(self.names):
+            a, auxiliary_square, inner = rest[3 * at : 3 * at + 3]
+            tasks[name] = (a, auxiliary_square[0], inner[0])
         return Comparison(p, square[0], residual, active, tasks)
 
 
@@ -131,7 +136,9 @@ def captured_primary_of(numbers: Comparison | Gathered) -> Tensor:
     """Return the share of ‖g_prim‖² in the span."""
     read = numbers.read()
     share = ratio(read.p.square().sum() + read.residual.square().sum(), read.square)
-    return share.clamp(max=1.0) if read.residual.numel() else share
+    if read.residual.numel() == 0:
+        return share
+    return share.clamp(max=1.0)
 
 
 def effective_rank_of(numbers: Comparison | Gathered) -> Tensor:
@@ -210,15 +217,10 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 
 def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the tensors as plain numbers by name; waits for the device only once."""
+    first, *_ = named.values()
     # (The counters of a guide that has just been loaded move to the device at its next refresh.)
-    first, values = next(iter(named.values())), named.values()
-    return dict(
-        zip(
-            named,
-            torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(),
-            strict=True,
-        )
-    )
+    values = [value.to(first.device, torch.float64) for value in named.values()]
+    return dict(zip(named, torch.stack(values).tolist(), strict=True))
 
 
 @dataclass
@@ -278,7 +280,9 @@ class Report:
 
     def _root_sum(self, name: str) -> Tensor:
         values = self._all(name)
-        return values[0] if len(values) == 1 else values.square().sum().sqrt()
+        if len(values) == 1:
+            return values[0]
+        return values.square().sum().sqrt()
 
     @property
     def neutral(self) -> Tensor:
@@ -329,24 +333,25 @@ class Report:
         figures = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
-                figures |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
-        last = {
-            name: getattr(self, name)
-            for name in ("captured_primary", "effective_rank", "skipped_refreshes")
-        }
-        numbers = plain(figures | last)
-        count = int(numbers["skipped_refreshes"])
-        self._warn(count)
-        values: dict[str, float | int | bool] = {name: numbers[name] for name in figures}
+                for name in TASK_VALUES:
+                    figures[f"{task}/{name}"] = getattr(report, name)
+        figures["captured_primary"] = self.captured_primary
+        figures["effective_rank"] = self.effective_rank
+        figures["skipped_refreshes"] = self.skipped_refreshes
+        values: dict[str, float | int | bool] = {**plain(figures)}
+        captured = values.pop("captured_primary")
+        rank = int(values.pop("effective_rank"))
+        skipped = int(values.pop("skipped_refreshes"))
+        self._warn(skipped)
         for task, report in self.tasks.items():
+            prefix = f"{task}/"
+            if len(self.tasks) == 1:
+                prefix = ""
             if report.earned is not None:
-                prefix = "" if len(self.tasks) == 1 else f"{task}/"
-                values |= {
-                    f"{prefix}{name}": value for name, value in report.earned.to_dict().items()
-                }
-        return values | {
-            "captured_primary": numbers["captured_primary"],
-            "effective_rank": int(numbers["effective_rank"]),
-            "refreshed": self.refreshed,
-            "skipped_refreshes": count,
-        }
+                for name, value in report.earned.to_dict().items():
+                    values[f"{prefix}{name}"] = value
+        values["captured_primary"] = captured
+        values["effective_rank"] = rank
+        values["refreshed"] = self.refreshed
+        values["skipped_refreshes"] = skipped
+        return values

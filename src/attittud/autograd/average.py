@@ -23,8 +23,11 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Copy the parameters that require a gradient to the memory of the CPU."""
-    trainable = ((name, parameter) for name, parameter in _named(model) if parameter.requires_grad)
-    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in trainable}
+    weights = {}
+    for name, parameter in _named(model):
+        if parameter.requires_grad:
+            weights[name] = parameter.detach().to("cpu", copy=True)
+    return weights
 
 
 @contextmanager
@@ -54,13 +57,14 @@ def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     reshard(model)
     named = dict(_named(model))
-    if strangers := [name for name in start if name not in named]:
-        raise ValueError(
-            f"the model has no parameter {strangers[0]!r}; take start= from weights_of() of the same model"
-        )
-    return {
-        name: _part(old, named[name]).to(local(named[name])).detach() for name, old in start.items()
-    }
+    weights = {}
+    for name, old in start.items():
+        if name not in named:
+            raise ValueError(
+                f"the model has no parameter {name!r}; take start= from weights_of() of the same model"
+            )
+        weights[name] = _part(old, named[name]).to(local(named[name])).detach()
+    return weights
 
 
 def averages(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from ctypes import string_at
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -67,7 +68,9 @@ class NoDropout(TorchFunctionMode):
             else:
                 training = kwargs.get("training", kwargs.get("train", True))
             self._has_dropout |= bool(training)
-            return args[0] if args else kwargs["input"]
+            if args:
+                return args[0]
+            return kwargs["input"]
         if func is _ATTENTION:
             # Its arguments: query, key, value, attn_mask, dropout_p.
             if len(args) > 4:
@@ -104,7 +107,10 @@ def isolated_forward(
     modules = all_modules(model)
     with _seeded(modules, seed, draws=draws) as states, _modes(modules, batch_norm):
         dropout = NoDropout(states)
-        with dropout if draws or not states else nullcontext():
+        if draws or not states:
+            with dropout:
+                yield dropout
+        else:
             yield dropout
 
 
@@ -112,7 +118,8 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
     """List the modules of a model, several times as fast as the nested generators of
     `Module.modules()`.
     """
-    modules, ids = [model], {id(model)}
+    modules = [model]
+    ids = {id(model)}
     for module in modules:
         for child in module._modules.values():
             if child is not None and id(child) not in ids:
@@ -141,36 +148,40 @@ def _seeded(
     if devices and torch.cuda.is_current_stream_capturing():
         # A CUDA graph under capture has its own random state, which may not be set. It draws new
         # numbers at every replay.
-        devices, seedable = set(), False
-    numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    python_state, numpy_state = (
-        random.getstate(),
-        numpy_random.get_state() if numpy_random else None,
-    )
+        devices = set()
+        seedable = False
+    python_state = random.getstate()
+    numpy_random: Any = None
+    if "numpy" in sys.modules:
+        numpy_random = sys.modules["numpy"].random
+        numpy_state = numpy_random.get_state()
     # Only the generators that are restored: torch.manual_seed would seed all devices.
     generators = [
         torch.default_generator,
         *(torch.cuda.default_generators[d.index or 0] for d in devices),
     ]
-    states = inside = [(generator, generator.get_state()) for generator in generators]
+    states = [(generator, generator.get_state()) for generator in generators]
+    inside = states
 
     def restore() -> None:
         for generator, state in states:
             if _differs(generator, state):
                 generator.set_state(state)
         random.setstate(python_state)
-        if numpy_random and numpy_state is not None:
+        if numpy_random:
             numpy_random.set_state(numpy_state)
 
     with undoing(restore):
         if draws or not seedable:
-            inside = [
-                (generator.manual_seed(seed), generator.get_state()) for generator in generators
-            ]
+            for generator in generators:
+                generator.manual_seed(seed)
+            inside = [(generator, generator.get_state()) for generator in generators]
         random.seed(seed)
         if numpy_random:
             numpy_random.seed(seed & 0xFFFFFFFF)
-        yield inside if seedable else []
+        if not seedable:
+            inside = []
+        yield inside
 
 
 @contextmanager
@@ -178,28 +189,19 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     """Set evaluation mode, except for modules that need training mode; restore modes and buffers
     afterwards.
     """
-    registered = [dict(module._buffers) if module._buffers else None for module in modules]
-    every_buffer: list[Tensor] = []
-    for buffers in registered:
-        if buffers:
-            every_buffer += [buffer for buffer in buffers.values() if buffer is not None]
-    contents = _Contents(every_buffer)
+    registered = [dict(module._buffers) for module in modules]
+    every_buffer = chain.from_iterable(map(dict.values, registered))
+    contents = _Contents([buffer for buffer in every_buffer if buffer is not None])
     # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
     owned: list[dict[str, Any]] = [vars(module) for module in modules]
     training = [module.training for module in modules]
     recurrent = [(m, m.training, m.dropout) for m in modules if isinstance(m, nn.RNNBase)]
-    tracked = [
-        (m, m.track_running_stats)
-        for m in modules
-        if batch_norm == "batch" and isinstance(m, BatchNorm)
-    ]
+    tracked = []
+    if batch_norm == "batch":
+        tracked = [(m, m.track_running_stats) for m in modules if isinstance(m, BatchNorm)]
 
     def restore() -> None:
-        silent = [
-            buffers
-            for module, buffers in zip(modules, registered, strict=True)
-            if buffers and _is_silent(module)
-        ]
+        silent = _silent_buffers(modules, registered)
         for attributes, mode in zip(owned, training, strict=True):
             attributes["training"] = mode
         for rnn, _, dropout in recurrent:
@@ -209,8 +211,8 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
         for module, buffers in zip(modules, registered, strict=True):
             if buffers or module._buffers:
                 module._buffers.clear()
-                module._buffers.update(buffers or {})
-        contents.restore({id(buffer) for buffers in silent for buffer in buffers.values()})
+                module._buffers.update(buffers)
+        contents.restore(silent)
 
     with undoing(restore):
         for attributes in owned:
@@ -224,6 +226,15 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
             # nothing.
             vars(norm).update(training=True, track_running_stats=False)
         yield
+
+
+def _silent_buffers(modules: list[nn.Module], registered: list[dict[str, Any]]) -> set[int]:
+    """The ids of the buffers that were registered in modules which are silent now."""
+    ids = set[int]()
+    for module, buffers in zip(modules, registered, strict=True):
+        if buffers and _is_silent(module):
+            ids.update(map(id, buffers.values()))
+    return ids
 
 
 def _is_silent(module: nn.Module) -> bool:
@@ -257,7 +268,8 @@ class _Contents:
                 if len(numbers) > 1 and cls is Tensor and layout == torch.strided and not nested:
                     self._groups.append((numbers, concatenate([buffers[at] for at in numbers])))
                 else:
-                    self._single |= {at: buffers[at].clone() for at in numbers}
+                    for at in numbers:
+                        self._single[at] = buffers[at].clone()
 
     def restore(self, silent: set[int]) -> None:
         """Write the contents back, also where the version of a buffer says that it has not changed.
@@ -267,38 +279,32 @@ class _Contents:
         memory, are left alone if their version is the old one. Blocks are written through `.data`:
         a new version would forbid the backward pass of a loss that uses the buffer.
         """
-        versions = [buffer._version for buffer in self.buffers]
-        if versions == self.versions and silent.issuperset(map(id, self.buffers)):
-            return
-        changed = {
-            at
-            for at, (old, new) in enumerate(zip(self.versions, versions, strict=True))
-            if old != new
-        }
-        blocks = {
-            at
-            for at, b in enumerate(self.buffers)
-            if (at in changed or id(b) not in silent) and _is_block(b)
-        }
+        changed = set[int]()
+        blocks = set[int]()
+        for at, buffer in enumerate(self.buffers):
+            if buffer._version != self.versions[at]:
+                changed.add(at)
+            if (at in changed or id(buffer) not in silent) and _is_block(buffer):
+                blocks.add(at)
         with torch.no_grad():
             for numbers, flat in self._groups:
                 if blocks.isdisjoint(numbers) and changed.isdisjoint(numbers):
                     continue
                 parts = flat.split([self.buffers[at].numel() for at in numbers])
-                contents = {
-                    at: part.view_as(self.buffers[at])
-                    for at, part in zip(numbers, parts, strict=True)
-                }
-                if some := [at for at in numbers if at in blocks]:
+                contents = dict(zip(numbers, parts, strict=True))
+                together = sorted(blocks.intersection(numbers))
+                if together:
                     foreach_copy_(
-                        [self.buffers[at].data for at in some], [contents[at] for at in some]
+                        [self.buffers[at].data for at in together],
+                        [contents[at].view_as(self.buffers[at]) for at in together],
                     )
-                self._single |= {
-                    at: contents[at] for at in numbers if at in changed and at not in blocks
-                }
+                for at in changed.difference(blocks).intersection(numbers):
+                    self.buffers[at].copy_(contents[at].view_as(self.buffers[at]))
             for at, content in self._single.items():
-                if at in blocks or at in changed:
-                    (self.buffers[at].data if at in blocks else self.buffers[at]).copy_(content)
+                if at in blocks:
+                    self.buffers[at].data.copy_(content)
+                elif at in changed:
+                    self.buffers[at].copy_(content)
 
 
 def _is_block(buffer: Tensor) -> bool:

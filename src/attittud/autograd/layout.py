@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -32,6 +32,7 @@ from attittud._torch import (
 
 Named = Sequence[tuple[str, nn.Parameter]]
 _DTYPE = attrgetter("dtype")
+_NAME = attrgetter("__name__")
 _HALF = {torch.bfloat16, torch.float16}
 
 
@@ -57,51 +58,69 @@ class Layout:
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
         self.named = list(named)
-        self.names = [name for name, _ in self.named]
-        self.name_set = frozenset(self.names)
-        self.parameters = [parameter for _, parameter in self.named]
         _check_one_device(self.named)
-        self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        self.names: list[str] = []
+        self.parameters: list[nn.Parameter] = []
+        self.types: list[torch.dtype] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.strides: list[tuple[int, ...]] = []
+        self._held: list[tuple[int, ...]] = []
+        """The shapes of this worker's parts: `shapes` unless parameters are sharded."""
+        self._sizes: list[int] = []
+        self._apart: list[int] = []
+        """Parts whose views torch cannot make in one call, because they are empty or not
+        contiguous.
+        """
+        self.reordered: list[int] = []
+        """Parts whose elements are not in the order of a contiguous tensor."""
+        for i, (name, parameter) in enumerate(self.named):
+            tensor = local(parameter)
+            size = tensor.numel()
+            strides = _dense_strides(tensor)
+            contiguous = torch.empty(tensor.shape, device="meta").stride()
+            self.names.append(name)
+            self.parameters.append(parameter)
+            self.types.append(parameter.dtype)
+            self.shapes.append(tuple(parameter.shape))
+            self.strides.append(strides)
+            self._held.append(tensor.shape)
+            self._sizes.append(size)
+            if strides != contiguous or size == 0:
+                self._apart.append(i)
+            if not _same_order(tensor.shape, strides, contiguous):
+                self.reordered.append(i)
+        self.name_set = frozenset(self.names)
+        self.device = torch.device("cpu")
+        if self.parameters:
+            self.device = self.parameters[0].device
         # Arithmetic is in float32 at least: half-precision gradients are rounded once, at the end.
-        self.types = [parameter.dtype for parameter in self.parameters]
-        self.dtype = torch.float64 if torch.float64 in self.types else torch.float32
-        self.alike = all(dtype == self.dtype for dtype in self.types)
+        self.dtype = torch.float32
+        if torch.float64 in self.types:
+            self.dtype = torch.float64
+        self.alike = set(self.types) <= {self.dtype}
         """Whether all parameters have the type `dtype`."""
-        self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.numels = list(map(math.prod, self.shapes))
-        # Columns of V on all workers: `size` unless parameters are sharded.
         self.total = sum(self.numels)
-        tensors = [local(parameter) for parameter in self.parameters]
-        self.strides = [_dense_strides(tensor) for tensor in tensors]
-        self._held = [tensor.shape for tensor in tensors]
-        self._sizes = [tensor.numel() for tensor in tensors]
+        """Columns of V on all workers: `size` unless parameters are sharded."""
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
-        contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
-        # Parts whose views torch cannot make in one call, because they are empty or not contiguous.
-        pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
-        self._apart = [i for i, (strides, plain, size) in pairs if strides != plain or size == 0]
         self._whole = not any(map(is_sharded, self.parameters))
-        laid_out = zip(self._held, self.strides, contiguous, strict=True)
-        # Parts whose elements are not in the order of a contiguous tensor.
-        self.reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
 
     def describes(self, named: Named) -> bool:
         """Whether this layout still fits these parameters."""
-        parameters = [parameter for _, parameter in named]
-        same = (
-            len(named) == len(self.named)
-            and all(map(is_, parameters, self.parameters))
-            and self._whole
-        )
-        if not same or [name for name, _ in named] != self.names:
+        if len(named) != len(self.named) or not self._whole:
             return False
-        if list(map(attrgetter("dtype"), parameters)) != self.types:
-            return False
-        if list(map(tuple, map(attrgetter("shape"), parameters))) != self.shapes:
-            return False
-        return list(map(Tensor.stride, parameters)) == self.strides and {
-            p.device for p in parameters
-        } <= {self.device}
+        for at, (name, parameter) in enumerate(named):
+            same = (
+                parameter is self.parameters[at]
+                and name == self.names[at]
+                and parameter.dtype == self.types[at]
+                and parameter.shape == self.shapes[at]
+                and parameter.stride() == self.strides[at]
+                and parameter.device == self.device
+            )
+            if not same:
+                return False
+        return True
 
     def same(self, other: Layout) -> bool:
         """Whether both layouts have the same parameters in the same order, with the same strides
@@ -109,13 +128,13 @@ class Layout:
 
         They may have other names.
         """
-        alike = (self.shapes, self.strides, self.types) == (
-            other.shapes,
-            other.strides,
-            other.types,
-        )
-        return self is other or (
-            alike and list(map(id, self.parameters)) == list(map(id, other.parameters))
+        if self is other:
+            return True
+        return (
+            self.shapes == other.shapes
+            and self.strides == other.strides
+            and self.types == other.types
+            and list(map(id, self.parameters)) == list(map(id, other.parameters))
         )
 
     def empty(self, *rows: int) -> Tensor:
@@ -124,14 +143,16 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
         together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
+        apart: Iterable[int] = self._apart
         if together:
             parts: list[Any] = list(as_parts(flat, cast(list[Tensor], self.parameters)))
         else:
             parts = [None] * len(self.names)
+            apart = range(len(parts))
         start = flat.storage_offset()
         lead = flat.shape[:-1]
         steps = flat.stride()[:-1]
-        for i in self._apart if together else range(len(parts)):
+        for i in apart:
             shape = (*lead, *self._held[i])
             strides = (*steps, *self.strides[i])
             parts[i] = flat.as_strided(shape, strides, start + self._offsets[i])
@@ -144,10 +165,11 @@ class Layout:
         parts = list(rows.split(self._sizes, dim=1))
         # (Parameters that are a single number too: torch adds to a single column in another order
         # than to a vector.)
-        for i in [*self.reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
-            shape = (rows.shape[0], *self._held[i])
-            strides = (rows.stride(0), *self.strides[i])
-            parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
+        for i, held in enumerate(self._held):
+            if i in self.reordered or not held:
+                shape = (rows.shape[0], *held)
+                strides = (rows.stride(0), *self.strides[i])
+                parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
 
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
@@ -173,7 +195,8 @@ class Layout:
         ):
             parts = cast(list[Tensor], list(gradients))
             for i in self.reordered:
-                current, strides = parts[i].stride(), self.strides[i]
+                current = parts[i].stride()
+                strides = self.strides[i]
                 if current != strides and not _same_order(self._held[i], strides, current):
                     break
                 parts[i] = parts[i].as_strided((self._sizes[i],), (1,))
@@ -201,14 +224,15 @@ class Layout:
         """Overwrite the views of a vector with gradients (None counts as zero)."""
         sources = [gradient for gradient in gradients if gradient is not None]
         if len(sources) < len(gradients):
-            foreach_zero_(
-                [view for view, gradient in zip(views, gradients, strict=True) if gradient is None]
-            )
-            views = [
-                view
-                for view, gradient in zip(views, gradients, strict=True)
-                if gradient is not None
-            ]
+            present: list[Tensor] = []
+            missing: list[Tensor] = []
+            for view, gradient in zip(views, gradients, strict=True):
+                if gradient is None:
+                    missing.append(view)
+                else:
+                    present.append(view)
+            foreach_zero_(missing)
+            views = present
         try:
             if sources:
                 copy_each_(views, sources)
@@ -225,11 +249,14 @@ class Layout:
             self.fill_(views, gradients)
             return
         self._check_dense(gradients)
-        targets = [
-            view for view, gradient in zip(views, gradients, strict=True) if gradient is not None
-        ]
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
+        for view, gradient in zip(views, gradients, strict=True):
+            if gradient is not None:
+                targets.append(view)
+                sources.append(gradient)
         if targets:
-            foreach_add_(targets, [gradient for gradient in gradients if gradient is not None])
+            foreach_add_(targets, sources)
 
     def _check_dense(self, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(self.names, gradients, strict=True):
@@ -237,14 +264,15 @@ class Layout:
                 raise ValueError(sparse_message(name))
 
     def narrow_(self, flat: Tensor, remaining: Layout) -> Tensor:
-        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in
+        """Keep only the parts of `remaining` in `flat` (D, or r x D, contiguous). They are moved in
         place; returns a view.
         """
         # The dropped parts may have no elements here: their shards are on other workers.
         if remaining.size == self.size:
             return flat
         rows = flat.reshape(-1, self.size)
-        memory, to = rows.view(-1), 0
+        memory = rows.view(-1)
+        to = 0
         for row in range(rows.shape[0]):
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
                 if name in remaining.name_set:
@@ -260,9 +288,9 @@ def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[i
     """Whether two tensors of one shape have their elements in the same order. The stride of a
     dimension of 1 is ignored.
     """
-    return strides == others or all(
-        a == b for length, a, b in zip(shape, strides, others, strict=True) if length != 1
-    )
+    if strides == others:
+        return True
+    return all(a == b or n == 1 for n, a, b in zip(shape, strides, others, strict=True))
 
 
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
@@ -306,7 +334,9 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this worker holds: its shard, or the whole tensor."""
-    return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
+    if is_sharded(tensor):
+        tensor = cast(Any, tensor.detach()).to_local()
+    return tensor
 
 
 def as_gradient(gradient: Tensor, parameter: nn.Parameter) -> Tensor:
@@ -467,7 +497,9 @@ class Share:
 
     def count(self, losses: Tensor) -> int | Tensor:
         """Return the number of examples of all workers."""
-        return losses.shape[0] if self.total is None else self.total
+        if self.total is None:
+            return losses.shape[0]
+        return self.total
 
 
 EVERYTHING = Share()
@@ -509,8 +541,13 @@ def gradients_of(
     """
     if not parameters:
         return ()
-    ends = parameters if into is None else unconverted(losses, into, parameters)
-    with kept_graph() if retain_graph else nullcontext():
+    ends: Sequence[Tensor | GradientEdge] = parameters
+    if into is not None:
+        ends = unconverted(losses, into, parameters)
+    keeping: AbstractContextManager[None] = nullcontext()
+    if retain_graph:
+        keeping = kept_graph()
+    with keeping:
         return run_backward(
             (losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False
         )
@@ -542,10 +579,14 @@ def walk(loss: Tensor) -> LossGraph:
     """
     every_node, several = _nodes(loss)
     nodes = set(every_node)
-    leaves = {id(loss)} if loss.is_leaf else set[int]()
+    leaves = set[int]()
+    if loss.is_leaf:
+        leaves.add(id(loss))
     inputs: list[Tensor] = []
     for node in every_node:
-        variable = None if node.next_functions else getattr(node, "variable", None)
+        if node.next_functions:
+            continue
+        variable = getattr(node, "variable", None)
         if variable is None:
             continue
         nodes.discard(node)
@@ -553,7 +594,7 @@ def walk(loss: Tensor) -> LossGraph:
             leaves.add(id(variable))
         else:
             inputs.append(variable)
-    if any(kind.__name__ == "CheckpointFunctionBackward" for kind in set(map(type, nodes))):
+    if "CheckpointFunctionBackward" in map(_NAME, set(map(type, nodes))):
         raise RuntimeError(
             "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
             "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
@@ -564,8 +605,11 @@ def walk(loss: Tensor) -> LossGraph:
 
 def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
     """All nodes behind a loss, and those of them that more than one edge leads to."""
-    nodes = [] if loss.grad_fn is None else [loss.grad_fn]
-    visited, several = set[Any](nodes), set[Any]()
+    if loss.grad_fn is None:
+        return [], set()
+    nodes: list[Any] = [loss.grad_fn]
+    visited = set[Any](nodes)
+    several = set[Any]()
     for node in nodes:  # the list grows meanwhile
         for later, _ in node.next_functions:
             if later in visited:
@@ -586,7 +630,8 @@ def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Ten
             ((end, _),) = node.next_functions
             if type(end) is AccumulateGrad and end not in several:
                 # The same kind of node stands for a copy to another device or memory format.
-                (arriving,), leaf = input_metadata(node), end.variable
+                (arriving,) = input_metadata(node)
+                leaf = end.variable
                 if arriving.dtype in _HALF and arriving.device == leaf.device:
                     conversions[id(leaf)] = leaf, node
     return conversions
@@ -605,9 +650,8 @@ def unconverted(
     ids = set(map(id, layout.parameters))
     # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must
     # see the gradient.
-    edges = {
-        number: GradientEdge(node, 0)
-        for number, (leaf, node) in _conversions(*_nodes(loss)).items()
-        if number in ids and leaf.dtype == layout.dtype and not leaf._backward_hooks
-    }
+    edges = {}
+    for number, (leaf, node) in _conversions(*_nodes(loss)).items():
+        if number in ids and leaf.dtype == layout.dtype and not leaf._backward_hooks:
+            edges[number] = GradientEdge(node, 0)
     return [edges.get(id(p), p) for p in parameters]

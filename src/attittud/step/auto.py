@@ -13,7 +13,7 @@ applied to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -38,7 +38,8 @@ DISTINCT = 4.0
 """If the score of a part differs from the whole gradient's by this many standard deviations, the
 mean of both is used.
 """
-DOUBTED, CERTAIN = 1.0, 3.0
+DOUBTED = 1.0
+CERTAIN = 3.0
 """Scores in standard errors: up to the first number the weight is 0, from the second number on it
 is 1.
 """
@@ -51,7 +52,8 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its
     weight grows with the certainty that the score is above 0.
     """
-    parts, whole = score[:3], score[3]
+    parts = score[:3]
+    whole = score[3]
     tiny = torch.finfo(score.dtype).tiny
     distance = (parts - whole).square()
     doubt = DISTINCT**2 * (spread[:3].square() + spread[3].square())
@@ -140,8 +142,10 @@ class AutoWeights:
     ) -> None:
         self.model = shared.model
         self.workers = shared.workers
-        self.wanted, self.every = is_auto, every
-        self.seed, self.batch_norm = seed, batch_norm
+        self.wanted = is_auto
+        self.every = every
+        self.seed = seed
+        self.batch_norm = batch_norm
         self.scores: dict[str, TaskScores] = {}
         self.age: int | None = None  # steps since the judges were last used; None: never
         self.count = 0
@@ -182,8 +186,9 @@ class AutoWeights:
         """
         # A large gradient is written straight into one vector, so that it is not in memory twice.
         # For a small gradient this would be slower.
-        straight = self.workers.size == 1 and layout.size > SMALL
-        flat = layout.empty() if straight else None
+        flat: Tensor | None = None
+        if self.workers.size == 1 and layout.size > SMALL:
+            flat = layout.empty()
         passed = None
         while passed is None:  # at most twice
             passed = _asked(self, judge, layout, flat)
@@ -223,7 +228,9 @@ class AutoWeights:
     def count_replay(self, *, judge: bool) -> None:
         """Count a step that a CUDA graph has replayed."""
         if self.age is not None:
-            self.age = 1 if judge else self.age + 1
+            self.age += 1
+            if judge:
+                self.age = 1
         self.count += judge
 
     def report(self, name: str, weights: Weights) -> EarnedWeights:
@@ -257,8 +264,10 @@ class AutoWeights:
             for name, saved in state["records"].items():
                 scores[name] = TaskScores(device)
                 scores[name].load(saved)
-            age, count = state["age"], int(state["count"])
-            return None if age is None else int(age), count, scores
+            age = state["age"]
+            if age is not None:
+                age = int(age)
+            return age, int(state["count"]), scores
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"'judges' in the Guide's state cannot be read ({type(error).__name__}: {error}); load another copy, or leave "
@@ -295,12 +304,18 @@ def _asked(
         elif not auto.draws and isolated.drawn:
             auto.draws = True
             return None
-        with nullcontext() if flat is None else written_into(layout, flat):
+        into: Layout | None = None
+        writing: AbstractContextManager[Any] = nullcontext()
+        if flat is not None:
+            writing = written_into(layout, flat)
+        elif auto.converts:
+            into = layout
+        with writing:
             weights = auto.workers.shares([losses])[0].weights(losses)
-            trainable = [p for p in layout.parameters if p.requires_grad]
-            into = layout if auto.converts and flat is None else None
-            gradients = iter(
-                auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into)
-            )
             # A parameter may have been frozen since the last refresh.
-            return losses, [next(gradients) if p.requires_grad else None for p in layout.parameters]
+            trainable = [p for p in layout.parameters if p.requires_grad]
+            gradients = auto.workers.gradients(
+                losses, weights, trainable, retain_graph=False, into=into
+            )
+            by_id = dict(zip(map(id, trainable), gradients, strict=True))
+            return losses, [by_id.get(id(p)) for p in layout.parameters]

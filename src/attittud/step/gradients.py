@@ -10,7 +10,7 @@ vector over the shared parameters, and overwrites the gradients with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -243,7 +243,10 @@ class Gradients:
         """Add neutral * weight * g_aux to the common sum."""
         if task.flat is not None:
             scaled = task.flat.mul_(task.weight * task.eta.neutral)
-            self.total = scaled if self.total is None else self.total.add_(scaled)
+            if self.total is None:
+                self.total = scaled
+            else:
+                self.total.add_(scaled)
             task.flat = None
             task.views = None
 
@@ -301,13 +304,13 @@ class Gradients:
             assert numbers is not None
             if task.primary_calls != self.primary_calls and numbers.inner is not None:
                 # The primary gradient has changed since this task was measured.
-                numbers = TaskNumbers(
-                    task.eta, task.weight, numbers.a, numbers.square, None, numbers.judged
-                )
+                numbers = replace(numbers, inner=None)
             tasks[name] = numbers
         if workers.size > 1:
             self._exchange(p, square, judges)
-        return Numbers(p, None if skips else square, tasks, judges)
+        if skips:
+            square = None
+        return Numbers(p, square, tasks, judges)
 
     def _measure_primary(self) -> tuple[Tensor, Tensor | None]:
         """V g_prim and ‖g_prim‖²."""
@@ -315,8 +318,9 @@ class Gradients:
             return self._primary_numbers[1:]
         assert self.primary is not None
         p = project(self._rows, self.primary)
-        square = dot(self.primary, self.primary) if self.primary_whole else None
-        return p, square
+        if not self.primary_whole:
+            return p, None
+        return p, dot(self.primary, self.primary)
 
     def _measure_judges(self) -> Judges:
         """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
@@ -361,20 +365,11 @@ class Gradients:
                 whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
                 square = dot(whole, whole) / self.workers.size
             judged = dot(task.flat, self.judges)
-        earlier = task.numbers
-        if earlier is not None:
-            a = earlier.a + a
-            # ‖g_aux‖² needs the cross term with an earlier part, which is already in the common
-            # sum, so it is lost.
-            square = None
+        numbers = TaskNumbers(task.eta, task.weight, a, square, inner, judged)
+        if task.numbers is not None:
             same_primary = task.primary_calls == self.primary_calls
-            comparable = earlier.inner is not None and inner is not None
-            inner = earlier.inner + inner if same_primary and comparable else None  # type: ignore[operator]
-            if earlier.judged is not None and judged is not None:
-                judged = earlier.judged + judged
-            elif judged is None:
-                judged = earlier.judged
-        task.numbers = TaskNumbers(task.eta, task.weight, a, square, inner, judged)
+            numbers = _joined(task.numbers, numbers, same_primary=same_primary)
+        task.numbers = numbers
         task.primary_calls = self.primary_calls
 
     def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
@@ -400,7 +395,7 @@ class Gradients:
         total, factor = self._summed()
         rows = self._rows
         assert self.primary is not None
-        whole = False not in [task.whole for task in self.tasks.values()]
+        whole = all(task.whole for task in self.tasks.values())
         if self.primary_whole and whole:
             return lift_(rows, combination.rows, total, self.primary, factor, combination.primary)
         total.mul_(factor)
@@ -410,7 +405,9 @@ class Gradients:
         if not whole:
             self._sum_examples_(total, "gradients")
         add_rows_(total, rows, combination.rows)
-        return total.add_(scaled) if self.primary_whole else total
+        if self.primary_whole:
+            total.add_(scaled)
+        return total
 
     def _summed(self) -> tuple[Tensor, float | Tensor]:
         """Return the sum of neutral * weight * g_aux over all tasks, as a vector and a factor still
@@ -445,13 +442,14 @@ class Gradients:
         `weights`: the weights of the task under eta="auto".
         """
         ((name, task),) = self.tasks.items()
-        primary, flat, *judges = vectors
+        primary, flat, *others = vectors
         copy = Gradients(self.workers, self.include_mean, copied=self.copied)
         copy.layout = self.layout
         copy.subspace = self.subspace
         copy.primary = primary
         copy.primary_calls = self.primary_calls
-        copy.judges = judges[0] if judges else None
+        if others:
+            (copy.judges,) = others
         copy.tasks[name] = TaskGradient(weights or task.eta, task.weight, task.whole, flat)
         return copy
 
@@ -463,6 +461,23 @@ class Gradients:
             if task.flat is update and task.views is not None:
                 return task.views
         return None
+
+
+def _joined(earlier: TaskNumbers, later: TaskNumbers, *, same_primary: bool) -> TaskNumbers:
+    """Add the numbers of two parts of one task's gradient.
+
+    ‖g_aux‖² needs the cross term with the earlier part, which is already in the common sum, so it
+    is lost. So is ⟨g_prim, g_aux⟩ if the primary gradient has changed in between.
+    """
+    inner: Tensor | None = None
+    if same_primary and earlier.inner is not None and later.inner is not None:
+        inner = earlier.inner + later.inner
+    judged = later.judged
+    if judged is None:
+        judged = earlier.judged
+    elif earlier.judged is not None:
+        judged = earlier.judged + judged
+    return replace(later, a=earlier.a + later.a, square=None, inner=inner, judged=judged)
 
 
 def _add_to(
@@ -478,7 +493,9 @@ def _add_to(
             weighted = gradient.clone()
         else:
             weighted = gradient
-        sums[name] = sums[name] + weighted if name in sums else weighted
+        if name in sums:
+            weighted = sums[name] + weighted
+        sums[name] = weighted
 
 
 # ------------------------------------------------------------------------------------------- losses
@@ -501,15 +518,15 @@ def as_losses(losses: object, where: str, *, may_be_empty: bool, may_be_scalar: 
     if losses.ndim == 0 and may_be_scalar:
         losses = losses[None]
     if losses.ndim != 1:
-        shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
         if losses.ndim == 0:
-            cure = "compute the loss with reduction='none'"
+            got = "a scalar; compute the loss with reduction='none'"
         else:
-            cure = (
-                "average over all dimensions but the first, for example losses.flatten(1).mean(1)"
+            got = (
+                f"shape {tuple(losses.shape)}; average over all dimensions but the first, for example "
+                "losses.flatten(1).mean(1)"
             )
         raise ValueError(
-            f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
+            f"{where}: expected per-example primary losses (a vector, reduction='none'), got {got}"
         )
     if losses.shape[0] == 0 and not may_be_empty:
         raise ValueError(

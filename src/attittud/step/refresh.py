@@ -172,33 +172,36 @@ class Refresher:
 
     def state(self, schedule: Schedule, include_basis: bool) -> dict[str, Any]:
         """Return the basis and its age for `Guide.state_dict`."""
-        space = schedule.subspace
-        reach = self.shared.auxiliary
         named = dict(self.shared.named)
-        if space is None:
-            shared = {}
-        else:
-            shared = dict(zip(space.layout.names, space.layout.shapes, strict=True))
-        if any(name not in named or named[name].shape != shape for name, shape in shared.items()):
-            logger.warning(
-                "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
-                "whoever loads it computes the basis again in the first step"
-            )
-            space = None
-            shared = {}
-        packed = None
-        if space is not None and space.rows is not None and include_basis:
-            packed = self.workers.pack(space.layout, space.rows)
-        return {
+        state: dict[str, Any] = {
             "settings": self.settings,
-            "since_refresh": None if space is None else schedule.age,
+            "since_refresh": None,
             "refreshes": int(schedule.index),
             "skipped_refreshes": int(schedule.skipped),
-            "shared": shared,
-            "reached_by_auxiliary": None if reach is None else sorted(reach & named.keys()),
-            "basis": packed,
-            "worker": None if packed is None else self.workers.state_owner,
+            "shared": {},
+            "reached_by_auxiliary": None,
+            "basis": None,
+            "worker": None,
         }
+        if self.shared.auxiliary is not None:
+            state["reached_by_auxiliary"] = sorted(self.shared.auxiliary & named.keys())
+        space = schedule.subspace
+        if space is None:
+            return state
+        shapes = dict(zip(space.layout.names, space.layout.shapes, strict=True))
+        for name, shape in shapes.items():
+            if name not in named or named[name].shape != shape:
+                logger.warning(
+                    "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
+                    "whoever loads it computes the basis again in the first step"
+                )
+                return state
+        state["since_refresh"] = schedule.age
+        state["shared"] = shapes
+        if space.rows is not None and include_basis:
+            state["basis"] = self.workers.pack(space.layout, space.rows)
+            state["worker"] = self.workers.state_owner
+        return state
 
     def load(self, state: Mapping[str, Any], schedule: Schedule) -> None:
         """Continue from what `state` returned."""
@@ -214,8 +217,10 @@ class Refresher:
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
-        reach = state["reached_by_auxiliary"]
-        self.shared.remember(None if reach is None else set(reach))
+        reached = state["reached_by_auxiliary"]
+        if reached is not None:
+            reached = set(reached)
+        self.shared.remember(reached)
         schedule.load(
             subspace, state["since_refresh"], state["refreshes"], state["skipped_refreshes"]
         )
@@ -231,7 +236,10 @@ def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
     if isinstance(shrink, Tensor):
         return None
     weight = 1 / (losses.shape[0] * shrink)
-    return weight if math.frexp(weight)[0] == 0.5 else None
+    mantissa, _ = math.frexp(weight)
+    if mantissa != 0.5:
+        return None
+    return weight
 
 
 # ------------------------------------------------------------------------------------------- memory
@@ -247,11 +255,11 @@ def available_bytes(device: torch.device) -> int | None:
     if device.type == "cpu":
         try:
             lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-            free = next(
-                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
-            )
-            return min(free, _container_bytes(free))
-        except (OSError, StopIteration):
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    free = int(line.split()[1]) * 1024
+                    return min(free, _container_bytes(free))
+        except OSError:
             pass
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -263,13 +271,13 @@ def available_bytes(device: torch.device) -> int | None:
 def _container_bytes(otherwise: int) -> int:
     """Return the memory that is left under the limit of a container (cgroup version 2)."""
     try:
-        limit, used = (
-            Path("/sys/fs/cgroup", name).read_text(encoding="ascii")
-            for name in ("memory.max", "memory.current")
-        )
-        return otherwise if limit.strip() == "max" else max(0, int(limit) - int(used))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
+        if limit != "max":
+            return max(0, int(limit) - int(used))
     except (OSError, ValueError):
-        return otherwise
+        pass
+    return otherwise
 
 
 def check_fits(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter, is_, is_not, itemgetter
 from types import NoneType
 from typing import Any
@@ -31,6 +31,7 @@ from attittud.workers.one import Workers
 Predicate = Callable[[str, nn.Parameter], bool]
 _DTYPE = attrgetter("dtype")
 _FIRST = itemgetter(0)
+_SECOND = itemgetter(1)
 _LEAVES = (NoneType, AccumulateGrad)  # the ends of a graph, which have no number of their own
 NEAR = 24
 """How many nodes of a graph, from the loss on, tell it from other graphs."""
@@ -91,13 +92,15 @@ class GraphMemory:
         return remembered
 
     def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
-        return self._known.get(self._made(losses)) if self.trusted else None
+        if not self.trusted:
+            return None
+        return self._known.get(self._made(losses))
 
     def _made(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
         """Return the names of the losses, and for the first nodes of their graphs how many were
         made before each.
         """
-        numbers, earlier = list[tuple[int, ...]](), self._earlier
+        numbers = list[tuple[int, ...]]()
         for loss in losses.values():
             nodes: list[Any] = [loss.grad_fn]
             for node in nodes:  # the list grows meanwhile
@@ -105,10 +108,10 @@ class GraphMemory:
                     break
                 if node is not None:
                     nodes.extend(map(_FIRST, node.next_functions))
-            near = [
-                0 if type(node) in _LEAVES else sequence_number(node) - earlier
-                for node in nodes[:NEAR]
-            ]
+            near = [0] * min(NEAR, len(nodes))
+            for at in range(len(near)):
+                if type(nodes[at]) not in _LEAVES:
+                    near[at] = sequence_number(nodes[at]) - self._earlier
             numbers.append(tuple(near))
         return tuple(losses), *numbers
 
@@ -166,8 +169,11 @@ class Schedule:
 
     def count_replay(self, *, refresh: bool) -> None:
         """Count a step that a CUDA graph has replayed."""
-        self.age = 1 if refresh else (self.age or 0) + 1
-        self.count += refresh
+        if refresh:
+            self.age = 1
+            self.count += 1
+        else:
+            self.age = (self.age or 0) + 1
 
     def load(
         self, subspace: Subspace | None, age: int | None, refreshes: int, skipped: int
@@ -290,7 +296,7 @@ class Shared:
         pattern = bytes(map(is_not, gradients, repeat(None)))
         names = self._reached.get(pattern)
         if names is None:
-            names = {name for (name, _), there in zip(trainable, pattern, strict=True) if there}
+            names = set(compress(map(_FIRST, trainable), pattern))
             self._reached[pattern] = names
         return names
 
@@ -309,19 +315,16 @@ class Shared:
                 are not known yet, and those of earlier steps stand for them.
             tasks: names of the auxiliary losses of this step.
         """
+        names: Collection[str] | None = tasks
         if auxiliary is None:
-            tasks_to_compare = None
+            names = None
             auxiliary = self.auxiliary
-        else:
-            tasks_to_compare = tasks
-        primary, reached = self.workers.agree(
-            self.trainable,
-            primary,
-            auxiliary or set(),
-            reset=True,
-            tasks=tasks_to_compare,
+        shared, by_auxiliary = self.workers.agree(
+            self.trainable, primary, auxiliary or set(), reset=True, tasks=names
         )
-        shared = primary if auxiliary is None else primary & reached
+        if auxiliary is not None:
+            auxiliary = by_auxiliary
+            shared = shared & by_auxiliary
         if self.allowed is not None:
             shared = shared & self.allowed
         pairs = [pair for pair in self.trainable if pair[0] in shared]
@@ -329,7 +332,7 @@ class Shared:
         with DisableTorchFunction():
             if self._latest is None or not self._latest.describes(pairs):
                 self._latest = Layout(pairs)
-        return _not_empty(self._latest), None if auxiliary is None else reached
+        return _not_empty(self._latest), auxiliary
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""
@@ -389,9 +392,9 @@ class Shared:
         others = [
             (p, rest[name]) for name, p in map(self.trainable.__getitem__, outside) if name in rest
         ]
-        # The others are frozen now.
-        written = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]
-        written += [p for p, _ in others]
+        # The others are frozen now, and keep an older `.grad`.
+        shared = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]
+        written = shared + [p for p, _ in others]
         before = [p.grad for p in written]
         versions = [grad._version for grad in before if grad is not None]
         try:
@@ -402,10 +405,9 @@ class Shared:
                 for p, grad in zip(written, before, strict=True):
                     p.grad = grad
             raise
-        # (A frozen parameter keeps an older `.grad`.)
-        first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
-        grad = None if first is None else first.grad
-        self._written = None if first is None or grad is None else (first, id(grad), grad._version)
+        self._written = None
+        if shared and shared[0].grad is not None:
+            self._written = shared[0], id(shared[0].grad), shared[0].grad._version
         hooked = [p for p in self.parameters if p._post_accumulate_grad_hooks]
         if hooked:
             ids = set(map(id, written))
@@ -421,11 +423,16 @@ class Shared:
         """Add the update over the shared parameters, and the gradients of others, to `.grad`."""
         sharded = self.workers.splits_columns
         parameters = layout.parameters
+        tensors: list[Any] = parameters
+        if sharded:
+            tensors = list(map(local, parameters))
         alike = len(set(map(_DTYPE, parameters))) == 1
-        strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
+        strides = list(map(Tensor.stride, tensors))
         fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
         if isinstance(update, Tensor):
-            update = layout.views(update.to(parameters[0].dtype) if alike else update)
+            if alike:
+                update = update.to(parameters[0].dtype)
+            update = layout.views(update)
         old = list[Tensor]()
         new = list[Tensor]()
         # model.half() may have been called since.
@@ -439,17 +446,21 @@ class Shared:
             ):
                 if i >= 0:
                     _give(p, view, part_strides == laid_out and not sharded, old, new)
-        for p, value in others if sharded else _copied(others):
+        if not sharded:
+            others = _copied(others)
+        for p, value in others:
             _give(p, value, False, old, new)
+        if sharded:
+            old = list(map(local, old))
         if old:
-            foreach_add_(list(map(local, old)) if sharded else old, new)
+            foreach_add_(old, new)
 
 
 def _same(named: Named, others: Named) -> bool:
     """Whether two lists have the same parameters under the same names."""
-    if [name for name, _ in named] != [name for name, _ in others]:
+    if list(map(_FIRST, named)) != list(map(_FIRST, others)):
         return False
-    return all(map(is_, [p for _, p in named], [p for _, p in others]))
+    return all(map(is_, map(_SECOND, named), map(_SECOND, others)))
 
 
 def _run_hooks(hooked: list[nn.Parameter]) -> None:
@@ -475,7 +486,9 @@ def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter
             or value.stride() != p.stride()
         ):
             return pairs
-    copies = foreach_mul([value for _, value in pairs], 1.0) if pairs else ()
+    if not pairs:
+        return pairs
+    copies = foreach_mul([value for _, value in pairs], 1.0)
     for (p, _), value in zip(pairs, copies, strict=True):
         p.grad = value
     return []

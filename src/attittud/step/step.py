@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ from attittud.report import (
     products_of,
     split_of,
 )
-from attittud.step.auto import AutoWeights
+from attittud.step.auto import AutoWeights, TaskScores
 from attittud.step.gradients import Gradients, Losses, LossGradients, TaskLoss, as_losses, losses_of
 from attittud.step.refresh import Refresher
 from attittud.step.shared import GraphMemory, KnownGraph, Schedule, Shared
@@ -166,7 +167,9 @@ class Step:
             )
             return gradients.lift_(combination), combination
 
-        update = self._by_graph(arithmetic, primary_weight) if layout.on_gpu else None
+        update: Update | None = None
+        if layout.on_gpu:
+            update = self._by_graph(arithmetic, primary_weight)
         if update is None and basis.rows is None:
             update = self._by_coordinates(basis, primary_weight)
         if update is None:
@@ -208,13 +211,18 @@ class Step:
             # If only the primary loss reaches this parameter (its head), the weight is 1:
             # primary_weight=0 would never train it. (If an auxiliary loss starts to reach it too,
             # the workers learn this at the next refresh.)
-            by_both = name in auxiliary or name in earlier
-            weighted = primary_weight * gradient if by_both else gradient
-            rest[name] = rest[name] + weighted if name in rest else weighted
+            weighted = gradient
+            if name in auxiliary or name in earlier:
+                weighted = primary_weight * gradient
+            if name in rest:
+                weighted = rest[name] + weighted
+            rest[name] = weighted
         if self.workers.size > 1:
             # If the primary pass is left out, the primary task's own parameters get no gradient on
             # any worker.
-            reached = auxiliary if self.skips else primary | auxiliary
+            reached = auxiliary
+            if not self.skips:
+                reached = primary | auxiliary
             others = []
             for name, parameter in self.shared.trainable:
                 if name in reached and name not in layout.name_set:
@@ -271,8 +279,16 @@ class Step:
         # The graph reads the tensors of the subspace, whose addresses stay the same while the
         # number of rows does. It also reads the scores of a task, whose addresses stay the same
         # until other scores are loaded.
-        scores = self.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
-        weighing = task.eta if scores is None else scores
+        scores: TaskScores | None = None
+        weighing: Eta | TaskScores
+        changes: list[Tensor] = []
+        if isinstance(task.eta, Weights):
+            scores = self.parts.auto.scores[name]
+            weighing = scores
+            if gradients.judges is not None:
+                changes = scores.tensors()
+        else:
+            weighing = task.eta
         settings = (
             basis.rows.shape,
             name,
@@ -284,14 +300,15 @@ class Step:
 
         def compute(vectors: Sequence[Tensor]) -> Gathered:
             # The graph reads the weights at the time it runs.
-            weights = None if scores is None else Weights(*scores.weights.unbind())
+            weights: Weights | None = None
+            if scores is not None:
+                weights = Weights(*scores.weights.unbind())
             _, combination = arithmetic(gradients.of_vectors(vectors, weights))
             gathered = _comparison(combination, basis).gather()
             if scores is not None and name in combination.cosines:
                 scores.add(combination.cosines[name])
             return gathered
 
-        changes = scores.tensors() if scores is not None and gradients.judges is not None else []
         replayed = captured.run(Work(basis, settings, compute, changes), vectors)
         if replayed is None:
             return None
@@ -323,8 +340,9 @@ class Step:
         losses_of_tasks = {name: task.loss for name, task in tasks.items()}
         # `saved` must be cleared before the tasks' backward passes, which free the memory of these
         # tensors.
-        waiting = losses_of_tasks.values() if self.replayed and callable(primary) else ()
-        saved = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
+        saved = []
+        if self.replayed and callable(primary):
+            saved = [saved_by_compiled(walk(loss).nodes) for loss in losses_of_tasks.values()]
         with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graphs = _graphs(self, {PRIMARY: losses} | losses_of_tasks)
             shares = [EVERYTHING] * len(graphs)
@@ -338,7 +356,9 @@ class Step:
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.gradients.complete_primary()
         saved.clear()
-        early = _early(self, tasks, shares[1:], graphs) if self.replayed else {}
+        early: dict[str, LossGradients] = {}
+        if self.replayed:
+            early = _early(self, tasks, shares[1:], graphs)
         self.fix()
         with _recognised(self, {PRIMARY: losses} | losses_of_tasks, graphs):
             for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
@@ -380,10 +400,12 @@ class Step:
         shares = self.workers.shares(list(losses.values()))
         graphs = _graphs(self, losses, retain_graph=retain_graph)
         self._expect(graphs.values())
-        early = _early(self, tasks, shares, graphs) if self.replayed else {}
-        if self.gradients.subspace is not None or (
-            self.gradients.primary_calls and self.known is not None
-        ):
+        early: dict[str, LossGradients] = {}
+        if self.replayed:
+            early = _early(self, tasks, shares, graphs)
+        gradients = self.gradients
+        begun = gradients.primary_calls > 0 and self.known is not None
+        if begun or gradients.subspace is not None:
             self.fix()
         with _recognised(self, losses, graphs):
             for (name, task), share in zip(tasks.items(), shares, strict=True):
@@ -406,11 +428,16 @@ class Step:
         """Turn primary losses into gradients, and add them to the new basis in a refresh."""
         gradients = self.gradients
         computed: Sequence[Tensor | None] | None = None
-        contributes = self._begin_basis(basis_losses, graph) if self.refreshing else None
+        contributes: Refresh | None = None
+        if self.refreshing:
+            contributes = self._begin_basis(basis_losses, graph)
         layout = gradients.layout
         assert layout is not None
         if contributes is not None:
             # The pass for J may give the gradients too, if nobody needs the graph after it.
+            parameters: Sequence[Tensor] = ()
+            if not graph.retained:
+                parameters = self.shared.parameters
             computed = self.refresher.take_in(
                 contributes,
                 losses,
@@ -418,10 +445,12 @@ class Step:
                 scaled=True,
                 complete=self.reach_complete,
                 first=self.parts.schedule.subspace is None,
-                parameters=() if graph.retained else self.shared.parameters,
+                parameters=parameters,
             )
         if computed is None:
-            into = layout if graph.converts and gradients.primary is None else None
+            into: Layout | None = None
+            if graph.converts and gradients.primary is None:
+                into = layout
             computed = _gradients(self, losses, share, graph.retained, into=into)
         # The engine may still be watching: it would be told of every look at a gradient.
         with DisableTorchFunction():
@@ -448,14 +477,17 @@ class Step:
         if fixed:
             return None
         if self.refresh is None:
-            layout, self.known = self.shared.begin(
-                graph.reached, self.reached if self.reach_complete else None, self.names
-            )
+            by_auxiliary: set[str] | None = None
+            if self.reach_complete:
+                by_auxiliary = self.reached
+            layout, self.known = self.shared.begin(graph.reached, by_auxiliary, self.names)
             gradients.begin(layout)
             self.refresh = self.refresher.start(layout, self.parts.schedule)
         if basis_losses is not None and gradients.primary_calls == 0:
             self.basis_losses = basis_losses
-        return self.refresh if self.basis_losses is None else None
+        if self.basis_losses is not None:
+            return None
+        return self.refresh
 
     def _take_auxiliary(
         self,
@@ -472,7 +504,9 @@ class Step:
         computed = early
         if computed is None:
             room = gradients.room(name)
-            into = gradients.layout if graph.converts and not gradients.started(name) else None
+            into: Layout | None = None
+            if graph.converts and not gradients.started(name):
+                into = gradients.layout
             computed = _written(self, task.loss, share, graph.retained, room, into=into)
         reached = self.shared.reached(computed.gradients)
         if reached != graph.reached:
@@ -570,10 +604,10 @@ def _reported(
     cosines: Mapping[str, Tensor],
 ) -> Update:
     """An update with its report, which is computed from the numbers when it is read."""
-    reports = {
-        name: TaskReport(partial(split_of, numbers, name), partial(products_of, numbers, name))
-        for name in tasks
-    }
+    reports = {}
+    for name in tasks:
+        split = partial(split_of, numbers, name)
+        reports[name] = TaskReport(split, partial(products_of, numbers, name))
     return Update(
         vector,
         reports,
@@ -598,13 +632,17 @@ def _computed(
     refresher = step.refresher
     scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
-        losses = _nothing(step, needed=not may_be_empty) if primary is None else primary
+        losses: object = primary
+        if primary is None:
+            losses = _nothing(step, needed=not may_be_empty)
         may_be_empty = may_be_empty or step.workers.size > 1
         yield as_losses(losses, "primary", may_be_empty=may_be_empty, may_be_scalar=scalar)
         return
     due = step.gradients.subspace is None and basis_losses is None and step.basis_losses is None
-    watched = due and refresher.basis.needs == "jacobian"
-    with refresher.engine.watch(refresher.model) if watched else nullcontext():
+    watching: AbstractContextManager[Any] = nullcontext()
+    if due and refresher.basis.needs == "jacobian":
+        watching = refresher.engine.watch(refresher.model)
+    with watching:
         more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
         yield losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
 
@@ -724,10 +762,11 @@ def _early(
         return {}
     early = {}
     for (name, task), share in zip(tasks.items(), shares, strict=True):
-        gradients = _gradients(step, task.loss, share, graphs[name].retained)
-        early[name] = LossGradients(
-            [None if gradient is None else gradient.clone() for gradient in gradients]
-        )
+        copies = list(_gradients(step, task.loss, share, graphs[name].retained))
+        for at, gradient in enumerate(copies):
+            if gradient is not None:
+                copies[at] = gradient.clone()
+        early[name] = LossGradients(copies)
     return early
 
 
