@@ -4,6 +4,7 @@ All rooms of the lab raise `InputError`. The command line prints its message and
 other functions write the parts of such messages: names, numbers, commands.
 """
 
+import math
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -53,6 +54,17 @@ def counted(count: int, noun: str, many: str | None = None) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {many or f'{noun}s'}"
+
+
+def percent(share: float | None, sign: str = "") -> str:
+    """Return a share in per cent; with the sign "+" a difference of shares in points.
+
+    The text is empty if the share is not defined.
+    """
+    if share is None or math.isnan(share):
+        return ""
+    rounded = round(100 * share, 1) + 0.0  # adding 0 makes a negative zero positive
+    return f"{rounded:{sign}.1f}"
 
 
 def command(*words: object) -> str:

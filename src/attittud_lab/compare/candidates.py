@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 
 from torch import nn
@@ -76,6 +76,11 @@ def seeds(config: Config) -> list[int]:
     return list(range(config.seed, config.seed + config.compare.seeds))
 
 
+def tuning_seeds(config: Config) -> list[int]:
+    """Return the seeds of the runs in which strategies choose their settings."""
+    return seeds(config)[: config.compare.tuning_seeds]
+
+
 def candidates(config: Config) -> list[Candidate]:
     """Return the strategies of a comparison.
 
@@ -134,12 +139,13 @@ def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) 
 
     A strategy without a meaningful weight (`tuned` is False) is tuned in the other settings alone.
     """
-    weights = sorted(set(settings.weights)) if tuned else [1.0]
+    weights = [1.0]
+    if tuned:
+        weights = sorted(set(settings.weights))
     space = dict(settings.space)
     if strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight:
         space.pop(PRIMARY_WEIGHT, None)
-    pairs = product(weights, _draws(space, settings.draws))
-    return [Variant(weight, changes) for weight, changes in pairs]
+    return list(starmap(Variant, product(weights, _draws(space, settings.draws))))
 
 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
@@ -149,8 +155,8 @@ def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ..
     turn. They depend on the space only, so strategies with the same space try the same
     combinations.
     """
-    most = min(count, math.prod(len(set(values)) for values in space.values()))
     columns = {path: _turns(path, values) for path, values in space.items()}
+    most = min(count, math.prod(map(len, map(set, space.values()))))
     draws: dict[tuple[str, ...], None] = {}
     while len(draws) < most:
         draw = tuple(f"{path}={next(column)}" for path, column in columns.items())

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import filterfalse
 from pathlib import Path
 from statistics import fmean, median, median_low
 from typing import Any
 
 from attittud_lab.compare import words
-from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
+from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds, tuning_seeds
 from attittud_lab.compare.decide import Scores, decide
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
@@ -31,9 +32,10 @@ def checked(result: RunResult) -> RunResult:
     """Refuse a result from a damaged file, which would stop the comparison hours later."""
     try:
         seconds = seconds_per_step(result)
-    except (ValueError, ZeroDivisionError):  # no guided phase, or one without steps
+    except (KeyError, ZeroDivisionError):  # no guided phase, or one without steps
         seconds = 0
     figures = (result.validation[result.metric], result.test[result.metric])
+    # A figure may be NaN, which is neither above 1 nor below 0.
     if 0 < seconds < math.inf and not any(value < 0 or value > 1 for value in figures):
         return result
     raise InputError(
@@ -47,7 +49,8 @@ def seconds_per_step(result: RunResult) -> float:
 
     In a portfolio it is a step of its trials.
     """
-    (guided,) = (phase for phase in result.phases if phase["name"] in ("guided", "trials"))
+    phases = {phase["name"]: phase for phase in result.phases}
+    guided = phases.get("guided") or phases["trials"]
     return float(guided["seconds"] / guided["steps"])
 
 
@@ -59,9 +62,14 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     """
     finetune = []
     for run in runs:
-        seconds = [phase["seconds"] for phase in run.phases if phase["name"] == "finetune"]
-        finetune.append(sum(seconds))
+        seconds = {phase["name"]: phase["seconds"] for phase in run.phases}
+        finetune.append(seconds.get("finetune", 0))
     return median_low(map(seconds_per_step, runs)), median_low(finetune)
+
+
+def multitask_of(rows: Sequence[Tuned]) -> Tuned:
+    """Return the row of multitask, to which costs are relative; it always takes part."""
+    return next(row for row in rows if row.label == MULTITASK)
 
 
 def content(
@@ -76,7 +84,7 @@ def content(
     `at_seconds` has the equal seconds and their runs.
     """
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
-    multitask = next(row for row in rows if row.label == MULTITASK)
+    multitask = multitask_of(rows)
     step_costs = {}
     for row in rows:
         seconds = row.seconds_per_step
@@ -111,7 +119,6 @@ def content(
 def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
     """Return the settings that were tried, their means on validation, and the chosen ones."""
     settings = config.compare
-    tuning_seeds = seeds(config)[: settings.tuning_seeds]
     chosen = {}
     changes = {}
     validation = {}
@@ -124,8 +131,8 @@ def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]
     return {
         "weights": sorted(set(settings.weights)),
         "space": settings.space,
-        "seeds": tuning_seeds,
-        "runs_each": tries * len(tuning_seeds),
+        "seeds": tuning_seeds(config),
+        "runs_each": tries * settings.tuning_seeds,
         "chosen": chosen,
         "changes": changes,
         "validation": validation,
@@ -203,8 +210,8 @@ def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
     labels = {}
     for name in results[0].test:
         if name.startswith(prefix):
-            every = [result.test[name] for result in results]
-            values = [value for value in every if not math.isnan(value)]
+            figures = (result.test[name] for result in results)
+            values = list(filterfalse(math.isnan, figures))
             summary = summarise(values or [math.nan], PROPORTION)
             labels[name.removeprefix(prefix)] = asdict(summary) | {"values": values}
     return labels

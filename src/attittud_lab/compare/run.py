@@ -28,9 +28,10 @@ from attittud_lab.compare.candidates import (
     planned,
     run_dir,
     seeds,
+    tuning_seeds,
     variants,
 )
-from attittud_lab.compare.content import ByLabel, content, costs
+from attittud_lab.compare.content import ByLabel, content, costs, multitask_of
 from attittud_lab.compare.runs import Run, Runs
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config
@@ -74,7 +75,7 @@ class Comparison:
         settings = config.compare
         check_held_out(config.data.primary)
         self.seeds = seeds(config)
-        self.tuning_seeds = self.seeds[: settings.tuning_seeds]
+        self.tuning_seeds = tuning_seeds(config)
         self.budget_seconds: float | None = None
         if settings.budget is not None:
             self.budget_seconds = parse_duration(settings.budget, "compare.budget")
@@ -97,12 +98,12 @@ class Comparison:
         self._announce(budget)
         self.runs.complete(self._tries(budget), self.progress)
         rows = self._tuned(budget)
-        at_steps = self._all_seeds(rows, {row.label: budget for row in rows})
+        at_steps = self._all_seeds(rows, dict.fromkeys(self.variants, budget))
         at_seconds = None
         if self.config.compare.equal == "both":
             seconds, budgets = equal_seconds(rows, budget, self.budget_seconds)
             # Where the steps are the same, as for multitask, there is nothing more to run.
-            strategies_left = sum(budgets[row.label] != budget for row in rows)
+            strategies_left = len(budgets) - list(budgets.values()).count(budget)
             runs_left = strategies_left * len(self.seeds)
             self.progress.comparison(len(self.runs.results) + runs_left)
             at_seconds = (seconds, self._all_seeds(rows, budgets))
@@ -225,10 +226,10 @@ def choose(
     scores: dict[Variant, float | None] = dict.fromkeys(tries)
     order: dict[Variant, tuple[float, float, float]] = {}
     for variant, results in tries.items():
-        finished = [run for run in results if run is not None]
-        if len(finished) == len(results):
-            score = fmean(run.validation[run.metric] for run in finished)
-            loss = fmean(run.validation["loss"] for run in finished)
+        runs = list(filter(None, results))
+        if len(runs) == len(results):
+            score = fmean(run.validation[run.metric] for run in runs)
+            loss = fmean(run.validation["loss"] for run in runs)
             scores[variant] = score
             # Among equally good weights take the one nearest to 1, for which the strategy was made;
             # then the lower loss.
@@ -241,10 +242,10 @@ def choose(
     # Costs come from the tuning seeds alone, so that more seeds later do not change the plan, and
     # from runs with any weight: a strategy whose chosen weight was timed on a busy machine does not
     # count as slower.
-    same_work = []
+    same_work: list[RunResult] = []
     for variant, results in tries.items():
         if variant.changes == best.changes:
-            same_work += [run for run in results if run is not None]
+            same_work += filter(None, results)
     step, finetune = costs(same_work)
     return Tuned(candidate, best, scores, step, finetune)
 
@@ -260,7 +261,7 @@ def equal_seconds(
     budget stretches both phases by the same factor. Within the guided phase every strategy gets the
     same time: its steps are those of multitask times the ratio of the seconds per step.
     """
-    multitask = next(row for row in rows if row.label == MULTITASK)
+    multitask = multitask_of(rows)
     usual = multitask.seconds_per_step * budget.guided + multitask.finetune_seconds
     if seconds is None:
         seconds = usual

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from attittud_lab.compare import words
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
-from attittud_lab.errors import command
+from attittud_lab.errors import command, percent
 from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
 WIDE = 110
@@ -41,8 +41,9 @@ class Screen:
 
     def say(self, text: str, style: str = "", *, wrap: bool = True) -> None:
         """Show a line; a command must not `wrap`, since it cannot be copied then."""
-        styled = Text(text, style="" if self.plain else style)
-        self.console.print(styled, soft_wrap=self.plain or not wrap)
+        if self.plain:
+            style = ""
+        self.console.print(Text(text, style=style), soft_wrap=self.plain or not wrap)
 
     def table(self, rows: Sequence[Mapping[str, str]]) -> None:
         """Show rows of texts by column; only the first column is wrapped."""
@@ -156,32 +157,21 @@ def about(table: Mapping[str, Any]) -> str:
     return f"{table['about']}. Differences are relative to {PRIMARY_ONLY}, the baseline."
 
 
-def next_step(folder: Path, result: Mapping[str, Any]) -> dict[str, str] | None:
+def next_steps(folder: Path, result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the next command, if there is one, and what it does.
 
-    It tests more, or uses the recommended model in the `folder`.
+    It tests more, or uses the recommended model: the first run of the strategy to use, which is
+    inside of the `folder` of the comparison.
     """
     if "next" in result:
-        step: dict[str, str] = result["next"]
-        return step
-    run = recommended_run(result)
-    if run is None:
-        return None
-    seed, path = run
-    why = f"predicts with the model of {result['decision']['strategy']}, seed {seed}"
-    return {"command": command("predict", folder / path, "INPUTS"), "why": why}
-
-
-def recommended_run(result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the seed and the folder of the run whose model is recommended.
-
-    The folder is inside the comparison's.
-    """
+        return [result["next"]]
     strategy = result["decision"]["strategy"]
     for row in result["tables"][deciding(result)]["rows"]:
         if row["label"] == strategy:
-            return next(iter(row["runs"].items()), None)
-    return None
+            for seed, path in row["runs"].items():
+                why = f"predicts with the model of {strategy}, seed {seed}"
+                return [{"command": command("predict", folder / path, "INPUTS"), "why": why}]
+    return []
 
 
 # ---------------------------------------------------------------------------------------- the cells
@@ -196,7 +186,10 @@ def cells(
 
     Few seeds have no intervals; their columns show the single seeds and have other names.
     """
-    weight = result["tuning"]["chosen"].get(row["label"])
+    chosen = result["tuning"]["chosen"]
+    weight = NOTHING
+    if row["label"] in chosen:
+        weight = f"{chosen[row['label']]:g}"
     cost = result["costs"][row["label"]]
     test = row["test"]
     tests = [value["test"] for value in row["values"].values()]
@@ -207,21 +200,20 @@ def cells(
         of_difference = "seed by seed"
     texts = {
         "strategy": row["label"],
-        "weight": NOTHING if weight is None else f"{weight:g}",
+        "weight": weight,
         "test %": percent(test["mean"]),
         "std": percent(test["std"]),
         of_test: interval(test, tests),
     }
+    # A row that shares no seed with the baseline has no difference.
+    texts |= {"difference": NOTHING, of_difference: NOTHING, "p": NOTHING}
     difference = row["to_primary_only"]
     if difference:
         texts["difference"] = f"{_mark(difference)} {percent(difference['mean'], '+')}"
         texts[of_difference] = interval(difference, scatter(table, row), "+")
         texts["p"] = _p_value(difference)
-    else:
-        # A row that shares no seed with the baseline has no difference either.
-        texts["difference"] = "baseline" if row["label"] == PRIMARY_ONLY else NOTHING
-        texts[of_difference] = NOTHING
-        texts["p"] = NOTHING
+    elif row["label"] == PRIMARY_ONLY:
+        texts["difference"] = "baseline"
     texts["steps"] = str(sum(row["steps"].values()))
     texts["s/step"] = f"{cost['seconds_per_step']:.2g}"
     texts["cost"] = f"{cost['to_multitask']:.2f}×"
@@ -240,9 +232,13 @@ def _p_value(difference: Mapping[str, Any]) -> str:
 
 def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
     """Return the differences of a row to primary_only, seed by seed."""
-    base = next(other["values"] for other in table["rows"] if other["label"] == PRIMARY_ONLY)
-    values = row["values"].items()
-    return [value["test"] - base[seed]["test"] for seed, value in values if seed in base]
+    values = {other["label"]: other["values"] for other in table["rows"]}
+    base = values[PRIMARY_ONLY]
+    differences = []
+    for seed, value in row["values"].items():
+        if seed in base:
+            differences.append(value["test"] - base[seed]["test"])
+    return differences
 
 
 def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -269,14 +265,6 @@ def _of_label(summary: Mapping[str, Any]) -> str:
     if not more:
         return mean
     return f"{mean} ({more})"
-
-
-def percent(value: float | None, sign: str = "") -> str:
-    """Return a share in per cent; empty if it is not defined."""
-    if value is None or math.isnan(value):
-        return ""
-    rounded = round(100 * value, 1) + 0.0  # adding 0 makes a negative zero positive
-    return f"{rounded:{sign}.1f}"
 
 
 def flat(summary: Mapping[str, Any]) -> bool:
@@ -339,17 +327,18 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tuning = result["tuning"]
     tables = result["tables"]
     decision = result["decision"]
-    lines = [
+    first_lines = [
         words.few_examples(result["examples"]["test"], result["metric"]),
         _left_out_by_quick(result),
         _figures(result),
         words.tuned(tuning) + _edge(tuning),
     ]
+    lines = list(filter(None, first_lines))
     for label, changes in tuning["changes"].items():
         lines.append(f"Settings of {label}: {' '.join(changes)}.")
     if result["diverged"]:
         lines.append(words.always_diverged(result["diverged"]))
-    seeds = [str(seed) for seed in result["seeds"]]
+    seeds = list(map(str, result["seeds"]))
     for table in tables:
         for row in table["rows"]:
             lost = [seed for seed in seeds if seed not in row["values"]]
@@ -358,7 +347,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     first = tables[0]["decision"]
     if (first["outcome"], first["strategy"]) != (decision["outcome"], decision["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")
-    return [line for line in lines if line]
+    return lines
 
 
 def _left_out_by_quick(result: Mapping[str, Any]) -> str:

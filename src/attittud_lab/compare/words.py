@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
-from attittud_lab.errors import InputError, counted
+from attittud_lab.errors import InputError, counted, percent
 from attittud_lab.output.progress import EARLY, readable, time_range
 from attittud_lab.statistics import FEWEST, POWER, ROUNDING, Difference
 
 FEW_EXAMPLES = 100
 """With fewer test examples a single one is more than a point of accuracy."""
-_MEANINGS = {
-    "▲": f"shown to be better than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
-    "▼": f"shown to be worse than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
-    "=": "no difference shown",
-    "?": "too few seeds to tell",
-}
+_MEANINGS = (
+    f"▲ shown to be better than {PRIMARY_ONLY} (Holm-corrected p below 0.05). "
+    f"▼ shown to be worse than {PRIMARY_ONLY} (Holm-corrected p below 0.05). "
+    "= no difference shown. ? too few seeds to tell."
+)
 _COARSE = "Equal differences can come from a small test set: more test examples would tell more."
 
 
@@ -34,15 +33,14 @@ def points(difference: Difference) -> str:
     The interval and the p-value follow if there are enough seeds. Where all seeds agree, an
     interval of no width would look like certainty, so the text says that they agree.
     """
-    mean = f"{100 * difference.mean:+.1f} points"
+    mean = f"{percent(difference.mean, '+')} points"
     if math.isnan(difference.p):
         return mean
     p = f"p = {difference.p:.2g}"
     if difference.std <= ROUNDING:
         return f"{mean} (the same with all {difference.n} seeds, {p})"
-    low = f"{100 * difference.low:+.1f}"
-    high = f"{100 * difference.high:+.1f}"
-    return f"{mean} (95 % interval {low} to {high}, {p})"
+    ends = f"{percent(difference.low, '+')} to {percent(difference.high, '+')}"
+    return f"{mean} (95 % interval {ends}, {p})"
 
 
 NOTHING_TO_COMPARE = "Cannot tell: no strategy has a finished seed in common with primary_only."
@@ -83,7 +81,7 @@ def too_few_seeds(enough: int) -> str:
 
 def too_few_examples(example: float, question: str) -> str:
     """Say that more seeds alone cannot answer a question."""
-    worth = f"A single test example is worth {100 * example:.1f} points"
+    worth = f"A single test example is worth {percent(example)} points"
     return f"{worth}, too much to {question}: more test examples are needed, not only more seeds."
 
 
@@ -217,10 +215,9 @@ def whole_comparison(runs: int, seconds: float) -> str:
 
 def figures(metric: str, seeds: int) -> str:
     """Say what the figures of a table are, and explain the marks."""
-    marks = " ".join(f"{sign} {meaning}." for sign, meaning in _MEANINGS.items())
     return (
         f"Figures are means of the test {metric} over {counted(seeds, 'seed')}. Differences are in "
-        f"points; each compares runs with the same seed. {marks}"
+        f"points; each compares runs with the same seed. {_MEANINGS}"
     )
 
 
@@ -246,21 +243,26 @@ def cost_and_scatter(seeds: int) -> str:
 
 def tuned(tuning: Mapping[str, Any]) -> str:
     """Say what was tuned, from the entry `tuning` of comparison.json."""
-    weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
+    weights = ", ".join(map("{:g}".format, tuning["weights"]))
     space = tuning["space"]
+    searched = ""
+    fixed = ""
+    for path, values in space.items():
+        searched += f", {path} among {', '.join(values)}"
+        fixed += f" and {path} {values[0]}"
     if tuning["runs_each"] > 1:
-        searched = "".join(f", {path} among {', '.join(space[path])}" for path in space)
         return (
             "Every strategy with auxiliary data chose its weight on validation among "
             f"{weights}{searched}, in at most {tuning['runs_each']} runs."
         )
-    fixed = "".join(f" and {path} {values[0]}" for path, values in space.items())
     return f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
 
 
 def wider_range(weight: float, *, smallest: bool) -> str:
     """Say that multitask chose the first or the last weight."""
-    end = "smallest" if smallest else "largest"
+    end = "largest"
+    if smallest:
+        end = "smallest"
     advice = "a wider range in compare.weights would be fairer"
     return f" Multitask chose {weight:g}, the {end} weight tried: {advice}."
 

@@ -19,10 +19,10 @@ from rich.text import Text
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
 from attittud_lab.compare.content import content, costs
-from attittud_lab.compare.table import flat, percent
+from attittud_lab.compare.table import flat
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.errors import counted
+from attittud_lab.errors import counted, percent
 from attittud_lab.files import without_nan
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job

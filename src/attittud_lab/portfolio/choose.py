@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,15 +45,15 @@ class HeldOut:
         values = figures(self.task, outputs, self.targets)
         if not self.task.several:
             return values
-        by_fold = []
+        defined: dict[str, list[float]] = defaultdict(list)
         for fold in np.unique(self.folds):
             part = torch.from_numpy(self.folds == fold)
-            by_fold.append(figures(self.task, outputs[part], self.targets[part]))
+            for name, value in figures(self.task, outputs[part], self.targets[part]).items():
+                if not math.isnan(value):
+                    defined[name].append(value)
         for name in values:
             if name.startswith("auc"):
-                areas = [of_fold[name] for of_fold in by_fold]
-                defined = [area for area in areas if not math.isnan(area)]
-                values[name] = fmean(defined) if defined else math.nan
+                values[name] = fmean(defined[name] or [math.nan])
         return values
 
     def check(self) -> None:
@@ -60,9 +61,11 @@ class HeldOut:
         parts = [self.targets[self.folds == fold].numpy() for fold in np.unique(self.folds)]
         if self.metric != "auc" or any(has_both(part).any() for part in parts):
             return
-        where = f"in {len(parts)} folds" if len(parts) > 1 else "in one split"
-        counts = zip(self.task.classes, self.targets.sum(0).tolist(), strict=True)
-        positive = listed([f"{name} {count}" for name, count in counts], 10)
+        where = "in one split"
+        if len(parts) > 1:
+            where = f"in {len(parts)} folds"
+        counts = map(str, self.targets.sum(0).tolist())
+        positive = listed(map(" ".join, zip(self.task.classes, counts, strict=True)), 10)
         raise InputError(
             f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: "
             f"{positive}); no label has both positive and negative examples in any of them, so the AUC "
@@ -70,26 +73,38 @@ class HeldOut:
         )
 
     def likely(self, outputs: Tensor) -> Numbers:
-        """Return probabilities, n x classes."""
-        scores = outputs.double()
-        if self.task.several:
-            return np.asarray(scores.sigmoid().numpy())
-        return np.asarray(scores.softmax(1).numpy())
+        """Return the probabilities of outputs, both n x classes."""
+        return probabilities(outputs, several=self.task.several)
 
     def losses(self, likely: Numbers) -> Numbers:
         """Return the log-loss of each example, given probabilities; with several labels at once, the
         mean over the labels.
         """
-        targets = self.targets.numpy()
-        if targets.ndim == 2:
-            right = np.where(targets == 1, likely, 1 - likely)
-            return np.asarray((-np.log(np.maximum(right, _TINY))).mean(1))
-        right = likely[np.arange(len(targets)), targets]
-        return np.asarray(-np.log(np.maximum(right, _TINY)))
+        right = right_answers(likely, self.targets.numpy())
+        return np.asarray((-np.log(np.maximum(right, _TINY))).mean(1))
 
     def loss(self, likely: Numbers) -> float:
         """Return the mean log-loss of probabilities."""
         return float(self.losses(likely).mean())
+
+
+def probabilities(outputs: Tensor, *, several: bool) -> Numbers:
+    """Return the probabilities of outputs, both n x classes: those of yes for `several` labels at
+    once, else those of one class.
+    """
+    scores = outputs.double()
+    if several:
+        return np.asarray(scores.sigmoid().numpy())
+    return np.asarray(scores.softmax(1).numpy())
+
+
+def right_answers(likely: Numbers, targets: npt.NDArray[Any]) -> Numbers:
+    """Return the probabilities of the right answers: n x 1, or n x labels with several labels at
+    once, where yes and no are answers.
+    """
+    if targets.ndim == 2:
+        return np.where(targets == 1, likely, 1 - likely)
+    return np.take_along_axis(likely, targets[:, None], axis=1)
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,9 @@ class Curve:
         for outputs in looks:
             values = held_out.figures(outputs)
             score = values[held_out.metric]
-            scores.append(-math.inf if math.isnan(score) else score)
+            if math.isnan(score):
+                score = -math.inf
+            scores.append(score)
             losses.append(values["loss"])
         return cls(scores, losses, second, len(held_out.targets))
 
@@ -179,9 +196,9 @@ def greedy(
         total += likely[best]
     low_enough = min(losses) + _ROUNDING
     shortest = next(number for number, loss in enumerate(losses, 1) if loss <= low_enough)
-    picked = series[:shortest]
-    common = math.gcd(*Counter(picked).values())
-    return {label: picked.count(label) // common for label in likely if label in picked}
+    picked = Counter(series[:shortest])
+    common = math.gcd(*picked.values())
+    return {label: picked[label] // common for label in likely if label in picked}
 
 
 def mixed(likely: Mapping[str, Numbers], picks: Mapping[str, int], *, several: bool) -> Tensor:

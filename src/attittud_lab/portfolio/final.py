@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,9 @@ class Members:
             if folder is not None:
                 described["network"] = folder
         for path, share in weights.items():
-            name = f"member-{len(self.files)}.safetensors"
             tensors = load_weights(path)
             used = {key: tensor for key, tensor in tensors.items() if predicts(key)}
-            save_weights(self.folder / name, used)
-            self.parameters += sum(tensor.numel() for tensor in used.values())
+            name = self._save(used)
             member = {"kind": "network", "weights": name, "share": share, **described}
             self.files.append(Member(**member))  # type: ignore[typeddict-item]  # built in two parts
 
@@ -92,15 +91,20 @@ class Members:
         """Add a simple model: its description and arrays, the name of its features, and the time
         that its training took.
         """
-        stem = f"member-{len(self.files)}"
-        write_atomically(self.folder / f"{stem}.json", json.dumps(dict(plain)).encode())
-        save_weights(self.folder / f"{stem}.safetensors", dict(tensors))
-        self.parameters += sum(tensor.numel() for tensor in tensors.values())
-        self.seconds += seconds
-        member = Member(kind="simple", weights=f"{stem}.safetensors", share=share)
-        member["about"] = f"{stem}.json"
+        about = f"member-{len(self.files)}.json"
+        write_atomically(self.folder / about, json.dumps(dict(plain)).encode())
+        member = Member(kind="simple", weights=self._save(tensors), share=share)
+        member["about"] = about
         member["features"] = features
         self.files.append(member)
+        self.seconds += seconds
+
+    def _save(self, tensors: Mapping[str, Tensor]) -> str:
+        """Write the tensors of the next member; returns the name of the file."""
+        name = f"member-{len(self.files)}.safetensors"
+        save_weights(self.folder / name, dict(tensors))
+        self.parameters += sum(map(torch.numel, tensors.values()))
+        return name
 
     @property
     def shared(self) -> list[Member]:
@@ -138,11 +142,14 @@ def tested(
     """
     model = assembled(folder, about, config, device)
     has_test = len(data.test) > 0
-    examples = data.test if has_test else data.primary.examples
-    reads_inputs = any(group.reader is not None for group in model.networks)
-    inputs = ()
-    if model.simple or reads_inputs:
-        inputs = data.test_inputs() if has_test else data.inputs(PRIMARY)
+    examples = data.primary.examples
+    read_inputs: Callable[[], Any] = partial(data.inputs, PRIMARY)
+    if has_test:
+        examples = data.test
+        read_inputs = data.test_inputs
+    inputs: Sequence[Any] = ()
+    if model.simple or any(group.reader is not None for group in model.networks):
+        inputs = read_inputs()
     batch = examples.rows(torch.arange(min(TIMED, len(examples))))
     seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], batch), len(batch))
     about = replace(about, bytes=model.bytes, seconds=seconds).sealed(folder)

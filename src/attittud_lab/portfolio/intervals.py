@@ -111,11 +111,16 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
     outputs = always.float().expand(len(targets), -1)
     constant = held_out.figures(outputs)[metric]
     difference = held_out.figures(scores)[metric] - constant
-    # The area of a constant is one half in every draw.
-    of_guess = 0.5 if metric == "auc" else intervals.scores(outputs)
-    low, high = intervals.ends(intervals.scores(scores) - of_guess)
-    # Without an interval, a model that is ahead gets the benefit of the doubt.
-    lead = difference if math.isnan(low) else low
+    drawn = intervals.scores(scores)
+    if metric == "auc":
+        drawn = drawn - 0.5  # the area of a constant in every draw
+    else:
+        drawn = drawn - intervals.scores(outputs)
+    low, high = intervals.ends(drawn)
+    lead = low
+    if math.isnan(low):
+        # Without an interval, a model that is ahead gets the benefit of the doubt.
+        lead = difference
     return {
         "class": name,
         "score": constant,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.intervals import Intervals
@@ -86,6 +86,23 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
     return gain
 
 
+def answer(gain: Mapping[str, Any] | None) -> Literal["use", "no_help", "unclear"]:
+    """Decide by the 95 % interval of a gain whether auxiliary data helped.
+
+    `gain` is a worth or another difference with the ends `low` and `high`. In JSON, ends that are
+    not defined are None. Sentences, the terminal and the page all ask here.
+    """
+    if gain is None:
+        return "unclear"
+    low = gain.get("low")
+    high = gain.get("high")
+    if low is not None and low > 0:
+        return "use"
+    if high is not None and high < 0:
+        return "no_help"
+    return "unclear"
+
+
 def rows(
     standings: Sequence[Standing], intervals: Intervals, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
@@ -97,7 +114,7 @@ def rows(
         row: dict[str, Any] = {
             "label": standing.label,
             "settings": standing.settings,
-            "kind": "simple" if standing.simple else "network",
+            "kind": standing.kind,
             "alone": standing.alone,
             "without_us": standing is simple,
             "reference": standing is reference,

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.config.schema import Config, PortfolioConfig, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
@@ -49,6 +50,7 @@ from attittud_lab.portfolio.trial import (
     stored,
 )
 from attittud_lab.runs.folder import RunFolder
+from attittud_lab.training.devices import on_device
 from attittud_lab.training.train import steps_of_phases, threads_of
 
 NETWORK = "network"
@@ -72,6 +74,16 @@ class Setting:
     held_out: HeldOut
     progress: Progress
     place: Place
+
+    def reading(self, config: Config, data: Prepared) -> Setting:
+        """Return the setting of another job on data that were read for it."""
+        moved = on_device(data, self.device)
+        return replace(self, config=config, data=moved, handed=without_names(data))
+
+
+def without_names(data: Prepared) -> Prepared:
+    """Return data that can be handed to other processes."""
+    return replace(data, names=None, parts=None)
 
 
 class Networks:
@@ -143,8 +155,7 @@ class Networks:
         jobs = self.trials()
         results = self.results(jobs)
         for entry in self.entries:
-            trials = [next(results) for _ in range(setting.folds.count)]
-            standing = self.standing(entry, trials)
+            standing = self.standing(entry, list(islice(results, setting.folds.count)))
             self.standings[entry.label] = standing
             self.prune(entry.label)
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
@@ -156,14 +167,12 @@ class Networks:
 
     def trials(self) -> list[TrialJob]:
         """All folds of all candidates."""
-        settings = self.config.portfolio
-        keeps = settings.final == "ensemble" and settings.members == "folds"
         until = look_steps(self.config)[-1]
+        keeps = keeps_folds(self.config.portfolio)
         jobs = []
-        for entry in self.entries:
-            for fold in range(self.setting.folds.count):
-                folder = self.trial(entry.label, fold)
-                jobs.append(TrialJob(self.config, entry, fold, until, folder, keeps))
+        for entry, fold in product(self.entries, range(self.setting.folds.count)):
+            folder = self.trial(entry.label, fold)
+            jobs.append(TrialJob(self.config, entry, fold, until, folder, keeps))
         return jobs
 
     def results(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
@@ -185,9 +194,11 @@ class Networks:
         data = setting.handed
         if isinstance(setting.place, InThisProcess):
             data = setting.data
-        fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
+        part = "all labels"
+        if job.fold is not None:
+            part = f"fold {job.fold + 1}"
         return Job(
-            f"{job.candidate.label}, {fold}",
+            f"{job.candidate.label}, {part}",
             trial_at,
             (job,),
             folder=job.folder,
@@ -234,23 +245,24 @@ class Networks:
 
     def about(self) -> dict[str, Any]:
         """Return what leaderboard.json says about the plan."""
-        count = len(look_steps(self.config))
-        looks = [self.place(look) for look in range(count)]
-        return {"looks": looks, "plan": asdict(self.plan)}
+        looks = range(len(look_steps(self.config)))
+        return {"looks": list(map(self.place, looks)), "plan": asdict(self.plan)}
 
     def trial(self, label: str, fold: int | None) -> Path:
-        """The folder of a trial."""
-        name = "all" if fold is None else f"fold-{fold}"
+        """Return the folder of a trial; `fold` None is the training on all labels."""
+        name = "all"
+        if fold is not None:
+            name = f"fold-{fold}"
         return self.setting.folder.trials_path / safe_name(label) / name
 
     def prune(self, label: str) -> None:
         """Remove the weights of all looks of a candidate but the best one."""
+        looks = set(range(len(look_steps(self.config))))
         curve = self.standings[label].curve
-        best = None if curve is None else curve.best
-        for fold in range(self.setting.folds.count):
-            for look in range(len(look_steps(self.config))):
-                if look != best:
-                    remove(look_file(self.trial(label, fold), look))
+        if curve is not None:
+            looks.remove(curve.best)
+        for fold, look in product(range(self.setting.folds.count), looks):
+            remove(look_file(self.trial(label, fold), look))
 
     # ---------------------------------------------------------------------------------- final model
 
@@ -283,6 +295,11 @@ class Networks:
                 self.standings[label] = replace(self.standings[label], diverged=why, curve=None)
                 self.setting.progress.say(f"{label} is dropped: in its final training {why}")
         return results
+
+
+def keeps_folds(settings: PortfolioConfig) -> bool:
+    """Whether the model has the networks of the folds, so that none is trained on all labels."""
+    return settings.final == "ensemble" and settings.members == "folds"
 
 
 def plan_file(learner: str) -> str:

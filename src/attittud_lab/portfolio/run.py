@@ -17,7 +17,7 @@ from attittud_lab import features
 from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, listed
 from attittud_lab.files import without_nan, write_json
 from attittud_lab.models import find as find_model
 from attittud_lab.models import pretrained
@@ -28,7 +28,13 @@ from attittud_lab.portfolio.choose import HeldOut, greedy, mixed
 from attittud_lab.portfolio.folds import make_folds
 from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
-from attittud_lab.portfolio.networks import NETWORK, Networks, Setting
+from attittud_lab.portfolio.networks import (
+    NETWORK,
+    Networks,
+    Setting,
+    keeps_folds,
+    without_names,
+)
 from attittud_lab.portfolio.simple import (
     LEARNERS_OF_NETWORKS,
     SimpleCandidates,
@@ -68,14 +74,14 @@ def run(
     configuration. `place` is where trials take place. Without `explain` nothing is written about
     what auxiliary labels mean and which look wrong, which is for people alone.
     """
-    path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
+    path = Path(run_dir or default_run_dir(config, "run"))
 
     def train(folder: RunFolder) -> RunResult:
-        device = choose_device(config.device)
         pooled = data or load_data(config, pooled=True)
-        shown = progress or Progress()
-        where = place or InThisProcess()
-        return Portfolio(config, pooled, device, folder, shown, where, explain=explain).run()
+        setting = make_setting(
+            config, pooled, folder, progress or Progress(), place or InThisProcess()
+        )
+        return Portfolio(setting, explain=explain).run()
 
     # A finished run is not trained again, whatever it was allowed.
     if fresh or not (path / "result.json").exists():
@@ -83,54 +89,40 @@ def run(
     return trained_once(path, config, train, fresh=fresh)
 
 
+def make_setting(
+    config: Config, data: Prepared, folder: RunFolder, progress: Progress, place: Place
+) -> Setting:
+    """Divide pooled data into folds; refuses labels on which the metric is not defined."""
+    device = choose_device(config.device)
+    moved = on_device(data, device)
+    folds = make_folds(moved, config.portfolio, mix(config.seed, "folds"))
+    targets = moved.primary.examples.targets
+    assert targets is not None
+    rows = folds.validated
+    metric = chosen_metric(config, moved, None)
+    held_out = HeldOut(moved.primary, targets.cpu()[rows], folds.of[rows], metric)
+    held_out.check()
+    handed = without_names(data)
+    return Setting(config, moved, handed, device, folder, folds, held_out, progress, place)
+
+
 class Portfolio:
     """The candidates of one portfolio, and what their out-of-fold predictions decide."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: Prepared,
-        device: torch.device,
-        folder: RunFolder,
-        progress: Progress,
-        place: Place,
-        *,
-        explain: bool,
-    ) -> None:
-        handed = replace(data, names=None, parts=None)
-        self.data = on_device(data, device)
-        self.config = config
-        self.folder = folder
-        self.progress = progress
+    def __init__(self, setting: Setting, *, explain: bool) -> None:
+        self.setting = setting
+        self.config = setting.config
+        self.data = setting.data
+        self.folder = setting.folder
+        self.folds = setting.folds
+        self.held_out = setting.held_out
         self.explain = explain
-        self.folds = make_folds(self.data, config.portfolio, mix(config.seed, "folds"))
         self.rows = torch.from_numpy(self.folds.validated)
-        self.held_out = self.held_out_labels()
-        self.setting = Setting(
-            config,
-            self.data,
-            handed,
-            device,
-            folder,
-            self.folds,
-            self.held_out,
-            progress,
-            place,
-        )
+        """The numbers of the held-out examples, fold by fold."""
         self.simple: SimpleCandidates | None = None
         self.networks: dict[str, Networks] = {}
         """The learners that train networks, by name."""
         self.chance: dict[str, Any] | None = None
-
-    def held_out_labels(self) -> HeldOut:
-        """The labels that are held out once, fold by fold."""
-        targets = self.data.primary.examples.targets
-        assert targets is not None
-        metric = chosen_metric(self.config, self.data, None)
-        folds = self.folds.of[self.folds.validated]
-        held_out = HeldOut(self.data.primary, targets.cpu()[self.rows], folds, metric)
-        held_out.check()
-        return held_out
 
     @property
     def standings(self) -> dict[str, Standing]:
@@ -149,9 +141,8 @@ class Portfolio:
         settings = self.network_settings(learners)
         self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file
-        rare = words.rare(self.folds.not_validated)
-        if rare:
-            self.progress.say(rare)
+        if self.folds.not_validated:
+            self.setting.progress.say(words.rare(listed(self.folds.not_validated)))
         if set(learners) - set(LEARNERS_OF_NETWORKS):
             self.simple = SimpleCandidates(self.setting, learners)
             self.simple.run()
@@ -162,7 +153,7 @@ class Portfolio:
         usual = _usual(self.config.portfolio) and not self.networks
         self.chance = chance([*self.standings.values()], self.held_out, usual=usual)
         if self.chance is not None:
-            self.progress.say(words.chance(self.chance))
+            self.setting.progress.say(words.chance(self.chance))
         return self.finish()
 
     def network_settings(self, learners: Sequence[str]) -> dict[str, Setting]:
@@ -178,9 +169,7 @@ class Portfolio:
             job = finetuned.job_for(self.config, self.data, model)
             setting = replace(self.setting, config=job)
             if self.data.kind == "text":
-                data = read_again(job, self.data)
-                handed = replace(data, names=None, parts=None)
-                setting = replace(setting, data=on_device(data, setting.device), handed=handed)
+                setting = self.setting.reading(job, read_again(job, self.data))
             settings[finetuned.learner_name(features_name)] = setting
         return settings
 
@@ -228,15 +217,14 @@ class Portfolio:
 
     def what_may_help(self) -> str:
         """Say what may help a model that is no better than guessing."""
-        tried = [] if self.simple is None else self.simple.problems
-        if any(features.trained_as(name) for name in tried):
+        if self.simple is not None and any(map(features.trained_as, self.simple.problems)):
             return MORE_LABELS
         model = self.config.model
         if not self.networks:
-            better = [name for name in features.names(self.data.kind) if features.trained_as(name)]
-            if not better:
+            better = next(filter(features.trained_as, features.names(self.data.kind)), None)
+            if better is None:
                 return MORE_LABELS
-            return f"Features of a pretrained network may help: portfolio.features=[{better[0]}]."
+            return f"Features of a pretrained network may help: portfolio.features=[{better}]."
         if model.weights is not None or (model.pretrained and find_model(model.name)[0].foreign):
             return MORE_LABELS
         networks = [f"model={name}" for name in pretrained(self.data.kind)]
@@ -280,13 +268,12 @@ class Portfolio:
         """Return the members of the model; None if one diverged on all labels, so that the choice
         is repeated.
         """
-        settings = self.config.portfolio
         members = final.Members(self.folder.path)
         for networks in self.networks.values():
             of_networks = _picks_among(picks, networks.standings)
             if not of_networks:
                 continue
-            if settings.final == "ensemble" and settings.members == "folds":
+            if keeps_folds(self.config.portfolio):
                 members.add_networks(networks, networks.fold_weights(of_networks))
             else:
                 results = networks.refit([*of_networks])
@@ -338,9 +325,11 @@ class Portfolio:
             guessed["beaten"] = self.beats_guess(tested)
         table = rows(standings, intervals, picks)
         alone = next((row for row in table if row["without_us"]), None)
-        network_wins = not self.standings[winner].simple
-        of_folds = network_wins and settings.final == "ensemble" and settings.members == "folds"
+        of_folds = keeps_folds(settings) and not self.standings[winner].simple
         decision = words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds)
+        about_simple = None
+        if self.simple is not None:
+            about_simple = self.simple.about()
         return {
             "version": VERSION,
             "metric": metric,
@@ -363,15 +352,17 @@ class Portfolio:
             "not_validated": self.folds.not_validated,
             "folds": self.folds.count,
             "candidates": table,
-            "simple": None if self.simple is None else self.simple.about(),
+            "simple": about_simple,
             "networks": {name: networks.about() for name, networks in self.networks.items()},
         }
 
     def result(self, members: final.Members, scores: Tensor, tested: Tensor | None) -> RunResult:
         """The content of result.json."""
-        standings = self.standings.values()
-        trials = sum(standing.steps for standing in standings) * self.folds.count
-        spent = sum(standing.seconds for standing in standings)
+        trials = 0
+        spent = 0.0
+        for standing in self.standings.values():
+            trials += standing.steps * self.folds.count
+            spent += standing.seconds
         phases = [_phase("trials", trials, spent)]
         if members.steps or members.seconds:
             phases.append(_phase("all labels", members.steps, members.seconds))
@@ -382,12 +373,15 @@ class Portfolio:
         }
         for name, task in self.data.auxiliary.items():
             examples[f"auxiliary/{name}"] = len(task.examples)
+        test: dict[str, float] = {}
+        if tested is not None:
+            test = self.of_test(tested).figures(tested)
         return RunResult(
             strategy=self.config.strategy.name,
             seed=self.config.seed,
             metric=self.held_out.metric,
             validation=self.held_out.figures(scores),
-            test={} if tested is None else self.of_test(tested).figures(tested),
+            test=test,
             phases=phases,
             parameters=members.parameters,
             examples=examples,

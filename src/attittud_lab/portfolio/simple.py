@@ -8,9 +8,10 @@ continues.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,9 @@ class SimpleCandidates:
         if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
             return None
         feature_map.fit(inputs)
-        threads = few_threads() if feature_map.network is None else nullcontext()
+        threads: AbstractContextManager[None] = nullcontext()
+        if feature_map.network is None:
+            threads = few_threads()
         with threads:
             matrix = compute(feature_map, inputs, cache, device, self.setting.progress)
         self.maps[name] = feature_map
@@ -276,8 +279,7 @@ class SimpleCandidates:
                 share=float(count),
                 seconds=time.monotonic() - began,
             )
-        names = dict.fromkeys(self.candidates[label].features for label in picks)
-        for name in names:
+        for name in dict.fromkeys(self.candidates[label].features for label in picks):
             self.write_features(name, members.folder)
 
     def write_features(self, name: str, folder: Path) -> None:
@@ -297,7 +299,7 @@ def file_name(features_name: str) -> str:
     """Return the name of features as a part of a file name: hf:FOLDER has letters that no file may
     have.
     """
-    safe = "".join(letter if letter.isalnum() else "-" for letter in features_name)
+    safe = re.sub(r"[\W_]", "-", features_name)
     if safe == features_name:
         return safe
     return f"{safe[-40:]}-{mix(features_name) % 16**8:08x}"

@@ -42,6 +42,13 @@ class Standing:
     def simple(self) -> bool:
         return self.network is None
 
+    @property
+    def kind(self) -> str:
+        """What leaderboard.json calls it."""
+        if self.simple:
+            return "simple"
+        return "network"
+
 
 def scores_of(standing: Standing) -> Tensor:
     """Return the out-of-fold scores of a candidate that did not diverge."""

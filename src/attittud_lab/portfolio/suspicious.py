@@ -11,7 +11,6 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,19 +76,19 @@ def suspicious(
     for source in problem.sources.values():
         suspects = examine(problem, source, simple.seed)
         names = example_names(data, source.name, suspects.rows)
-        for position, name in enumerate(names):
-            rows.append(suspects.cells(source.name, position, name))
+        for suspect, name in zip(suspects.listed, names, strict=True):
+            rows.append(suspect.cells(source.name, name))
         top: list[dict[str, Any]] = []
         if len(lists) < MOST_PICTURED:
             pictures = shown_inputs(data, source.name, suspects.rows[:SHOWN])
-            for position, picture in enumerate(pictures):
-                top.append(suspects.about(position, names[position]) | picture)
+            for suspect, name, picture in zip(suspects.listed, names, pictures, strict=False):
+                top.append(suspect.about(name) | picture)
         lists.append(
             {
                 "source": source.name,
                 "examined": suspects.examined,
                 "labels": int((source.labels >= 0).sum()),
-                "listed": len(suspects.rows),
+                "listed": len(suspects.listed),
                 "same_classes": source.same_classes,
                 "rate": RATE,
                 "top": top,
@@ -104,39 +103,49 @@ def suspicious(
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """Examples whose labels look wrong, the least probable label first."""
+class Suspect:
+    """An auxiliary example whose label looks wrong."""
 
-    rows: RowNumbers
-    """Numbers in the source."""
-    labels: Sequence[str]
-    """The label that each has."""
-    proposed: Sequence[str]
-    """The most probable label of each."""
-    probability: Numbers
+    row: int
+    """Its number in the source, from 0."""
+    label: str
+    """The label that it has."""
+    proposed: str
+    """The most probable label."""
+    probability: float
     """The probability of the proposed label."""
-    label_probability: Numbers
-    """The probability of the label that the example has."""
+    label_probability: float
+    """The probability of the label that it has."""
+
+    def cells(self, source: str, name: str) -> list[str]:
+        """Return a row of the file; `name` is what a person calls the example."""
+        texts = map(harmless, (source, name, self.label, self.proposed))
+        return [*texts, f"{self.probability:.6g}", f"{self.label_probability:.6g}"]
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return the example as the report shows it."""
+        return {
+            "example": name,
+            "label": self.label,
+            "proposed": self.proposed,
+            "probability": self.probability,
+            "label_probability": self.label_probability,
+        }
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """What was found in a source."""
+
+    listed: list[Suspect]
+    """The least probable label first."""
     examined: int
     """How many labels were examined."""
 
-    def cells(self, source: str, position: int, name: str) -> list[str]:
-        """Return a row of the file."""
-        texts = (source, name, self.labels[position], self.proposed[position])
-        cells = [harmless(text) for text in texts]
-        cells.append(f"{float(self.probability[position]):.6g}")
-        cells.append(f"{float(self.label_probability[position]):.6g}")
-        return cells
-
-    def about(self, position: int, name: str) -> dict[str, Any]:
-        """Return an example of the report."""
-        return {
-            "example": name,
-            "label": self.labels[position],
-            "proposed": self.proposed[position],
-            "probability": float(self.probability[position]),
-            "label_probability": float(self.label_probability[position]),
-        }
+    @property
+    def rows(self) -> RowNumbers:
+        """The numbers of the listed examples in the source."""
+        return np.array([suspect.row for suspect in self.listed], dtype=np.int64)
 
 
 def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
@@ -152,19 +161,14 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     if not source.several:
         return _examine(problem, source, MOST_EXAMINED, seed)
     most = max(1, MOST_EXAMINED // len(source.classes))
-    parts = [_examine(*question, most, seed) for question in questions(problem, source)]
-    label_probability = np.concatenate([part.label_probability for part in parts])
-    labels = list(chain.from_iterable(part.labels for part in parts))
-    proposed = list(chain.from_iterable(part.proposed for part in parts))
-    order = np.argsort(label_probability, kind="stable")
-    return Suspects(
-        np.concatenate([part.rows for part in parts])[order],
-        [labels[number] for number in order],
-        [proposed[number] for number in order],
-        np.concatenate([part.probability for part in parts])[order],
-        label_probability[order],
-        sum(part.examined for part in parts),
-    )
+    suspects: list[Suspect] = []
+    examined = 0
+    for question in questions(problem, source):
+        part = _examine(*question, most, seed)
+        suspects += part.listed
+        examined += part.examined
+    suspects.sort(key=lambda suspect: suspect.label_probability)
+    return Suspects(suspects, examined)
 
 
 def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, SourceData]]:
@@ -198,12 +202,19 @@ def _examine(problem: Problem, source: SourceData, most: int, seed: int) -> Susp
         count = int((means <= RATE).sum())
     else:
         count = within_rate(right, _doubtful(by_chance, part.labels)[1])
-    listed = listed[:count]
-    labels = [str(source.classes[label]) for label in part.labels[listed]]
-    proposed = [str(source.classes[label]) for label in likely[listed].argmax(axis=1)]
-    return Suspects(
-        rows[listed], labels, proposed, likely[listed].max(axis=1), right[:count], len(rows)
-    )
+    suspects = []
+    for position in listed[:count]:
+        label = part.labels[position]
+        proposed = likely[position].argmax()
+        suspect = Suspect(
+            row=int(rows[position]),
+            label=str(source.classes[label]),
+            proposed=str(source.classes[proposed]),
+            probability=float(likely[position, proposed]),
+            label_probability=float(likely[position, label]),
+        )
+        suspects.append(suspect)
+    return Suspects(suspects, len(rows))
 
 
 def _doubtful(likely: Numbers, labels: LabelNumbers) -> tuple[RowNumbers, Numbers]:
@@ -306,7 +317,7 @@ def shown_inputs(data: Prepared, source: str, rows: RowNumbers) -> list[dict[str
     if data.kind == "image":
         pixels = data.auxiliary[source].examples.inputs[torch.from_numpy(rows)]
         return [{"picture": small_picture(image)} for image in pixels.cpu()]
-    return [{} for _ in rows]
+    return [{}] * len(rows)
 
 
 def small_picture(pixels: Tensor) -> str:

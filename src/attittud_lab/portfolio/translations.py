@@ -30,9 +30,11 @@ from attittud_lab.uses.translated import Translation, label_shares
 DRAWS = 200
 """How many draws of the primary labels an interval is made from."""
 MOST_NAMES = 25
-"""With more classes or labels there is no room for a matrix, and the largest entries are listed."""
+"""With more classes or labels there is no room for a matrix, here and for the confusions of the
+report: the largest entries are listed.
+"""
 LISTED = 12
-"""Entries of such a list."""
+"""Rows of such a list."""
 PERMUTATIONS, MANY = 10, 5000
 """Permutations of the labels in each draw. With more labels than the second number one is
 enough.
@@ -218,7 +220,9 @@ class Channel:
         """Return the mean mutual information in each draw over permutations of the labels."""
         observed = np.flatnonzero(self.labels >= 0)
         generator = np.random.default_rng(len(observed))
-        permutations = PERMUTATIONS if len(observed) <= MANY else 1
+        permutations = PERMUTATIONS
+        if len(observed) > MANY:
+            permutations = 1
         total = np.zeros(len(counts))
         for _ in range(permutations):
             labels = self.labels.copy()
@@ -327,9 +331,9 @@ def _table(
         entries.append({**place, **cell.value, "meaning": cell.meaning["value"]})
     return {
         "source": source.name,
-        "classes": [str(name) for name in problem.classes],
+        "classes": list(map(str, problem.classes)),
         "counts": sizes.tolist(),
-        "labels": [str(name) for name in source.classes],
+        "labels": list(map(str, source.classes)),
         "several": problem.several or source.several,
         "openness": channels,
         "whole": small,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attittud_lab.errors import counted, listed
+from attittud_lab.errors import counted, percent
 from attittud_lab.output.progress import EARLY, time_range
 from attittud_lab.portfolio.budget import Plan
+from attittud_lab.portfolio.leaderboard import answer
 from attittud_lab.portfolio.standing import Standing
 
 if TYPE_CHECKING:
@@ -19,28 +20,20 @@ ROUGH = "it was calibrated for the default candidates, and this job has others"
 GUESSING = "The model is not shown to be better than guessing:"
 
 
-def points(value: float) -> str:
-    """Format a difference of shares in points, with a sign; adding 0 makes a negative zero
-    positive.
-    """
-    return f"{round(100 * value, 1) + 0.0:+.1f}"
-
-
 def interval(gain: Mapping[str, Any]) -> str:
     """Say the 95 % interval of a difference, or why there is none."""
     if "few_groups" in gain:
         return f"no interval: only {gain['few_groups']} groups are held out"
-    return f"95 % interval {points(gain['low'])} to {points(gain['high'])}"
+    return f"95 % interval {percent(gain['low'], '+')} to {percent(gain['high'], '+')}"
 
 
 # ------------------------------------------------------------------------------------ while it runs
 
 
-def rare(names: Sequence[str]) -> str:
-    """Say which classes cannot be held out; empty if all can."""
-    if not names:
-        return ""
-    return f"these classes have too few examples to be held out and are used for training only: {listed(names)}"
+def rare(names: str) -> str:
+    """Say which classes cannot be held out."""
+    reason = "have too few examples to be held out and are used for training only"
+    return f"these classes {reason}: {names}"
 
 
 def standing_line(standing: Standing, metric: str) -> str:
@@ -53,7 +46,9 @@ def standing_line(standing: Standing, metric: str) -> str:
 
 def coming(plan: Plan, folds: int, at_once: int, learner: str) -> str:
     """Say how long the networks of a learner will take; `at_once` trials run at the same time."""
-    name = "networks" if learner == "network" else learner
+    name = learner
+    if learner == "network":
+        name = "networks"
     strategies = counted(len(plan.candidates), "candidate strategy", "candidate strategies")
     parts = "one split of the labels"
     if folds > 1:
@@ -146,23 +141,6 @@ _ANSWERS_IN_A_CLAUSE = {
 }
 
 
-def outcome(gain: Mapping[str, Any] | None) -> str:
-    """Decide by the 95 % interval of a gain whether auxiliary data helped: `use`, `no_help` or
-    `unclear`.
-
-    In JSON, ends that are not defined are None.
-    """
-    if gain is None:
-        return "unclear"
-    low = gain.get("low")
-    high = gain.get("high")
-    if low is not None and low > 0:
-        return "use"
-    if high is not None and high < 0:
-        return "no_help"
-    return "unclear"
-
-
 def decision(
     final: str,
     winner: str,
@@ -177,11 +155,12 @@ def decision(
     if gain is None:
         return f"{trained} There was nothing to compare it with."
     if math.isnan(gain["difference"]):
-        return f"What the auxiliary data were worth is not known: {metric} is not defined on these labels. {trained}"
+        unknown = f"What the auxiliary data were worth is not known: {metric} is not defined on these labels"
+        return f"{unknown}. {trained}"
     sentence = (
-        f"{_ANSWERS_IN_A_CLAUSE[outcome(gain)]}: {points(gain['difference'])} points of out-of-fold {metric} "
-        f"({interval(gain)}). {trained} The points are the best candidate with auxiliary data "
-        f"({gain['best']}) minus the best without ({gain['reference']})."
+        f"{_ANSWERS_IN_A_CLAUSE[answer(gain)]}: {percent(gain['difference'], '+')} points of "
+        f"out-of-fold {metric} ({interval(gain)}). {trained} The points are the best candidate with "
+        f"auxiliary data ({gain['best']}) minus the best without ({gain['reference']})."
     )
     if gain["of"] > 1:
         sentence += (
@@ -196,7 +175,7 @@ def without_us(row: Mapping[str, Any] | None, model: Mapping[str, Any], metric: 
         return ""
     return (
         f"What you would have had without us: {row['label']}, out-of-fold {metric} "
-        f"{100 * row['score']:.1f} %; this model has {100 * model['score']:.1f} %."
+        f"{percent(row['score'])} %; this model has {percent(model['score'])} %."
     )
 
 
@@ -206,13 +185,12 @@ def guess(estimate: Mapping[str, Any], score: float, metric: str, advice: str) -
         return ""
     if math.isnan(estimate["difference"]):
         return f"{GUESSING} its out-of-fold {metric} is not defined on these labels. {advice}"
+    same = "The best constant guess"
     if estimate["class"]:
         same = f"Always guessing {estimate['class']}, the most frequent class,"
-    else:
-        same = "The best constant guess"
     return (
-        f"{GUESSING} its out-of-fold {metric} is {100 * score:.1f} %. {same} has "
-        f"{100 * estimate['score']:.1f} %. {advice}"
+        f"{GUESSING} its out-of-fold {metric} is {percent(score)} %. {same} has "
+        f"{percent(estimate['score'])} %. {advice}"
     )
 
 

@@ -62,13 +62,16 @@ def _bytes(text: str) -> bytes:
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the HTML of the page."""
+    held_out = "validation"
+    if data.get("portfolio"):
+        held_out = "out-of-fold"
     payload = {
         "metric": data["metric"],
         "curves": data["curves"],
         "tables": [table["name"] for table in data["tables"]],
         "open": data.get("open", 0),
         "row": (data["decision"] or {}).get("row"),
-        "held_out": "out-of-fold" if data.get("portfolio") else "validation",
+        "held_out": held_out,
     }
     pages = Environment(
         autoescape=True,
@@ -107,17 +110,19 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     `side` is above or below only if the difference is shown. A row without a difference has an
     empty bar; if no row has one, there are no bars.
     """
-    intervals = [row["interval"] for row in rows]
     values: list[float] = []
-    for interval in intervals:
-        if interval:
-            values += _extent(interval)
+    for row in rows:
+        if row["interval"]:
+            values += _extent(row["interval"])
     if not values:
         return []
     widest = max(map(abs, values)) or 1.0  # if all are 0, all dots are in the middle
-    bars: list[dict[str, Any]] = []
-    for interval in intervals:
-        bars.append(_bar(interval, 48 / widest) if interval else {})
+    bars = []
+    for row in rows:
+        bar: dict[str, Any] = {}
+        if row["interval"]:
+            bar = _bar(row["interval"], 48 / widest)
+        bars.append(bar)
     return bars
 
 

@@ -1,38 +1,36 @@
-"""Cells of the tables of a portfolio's page: figures, differences and their bars."""
+"""Cells of the tables of a page: figures, differences and their bars."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from attittud_lab.portfolio.words import outcome, points
+from attittud_lab import errors
+from attittud_lab.portfolio.leaderboard import answer
 
 _MARKS = {"use": "▲", "no_help": "▼"}
 
 
-def percent(value: float | None) -> str:
+def percent(share: float | None) -> str:
     """Format a share."""
-    if value is None:
+    text = errors.percent(share)
+    if not text:
         return "undefined"
-    return f"{100 * value:.1f} %"
+    return f"{text} %"
 
 
 def difference(value: float | None) -> str:
-    """Format a difference in points."""
-    if value is None:
-        return "undefined"
-    return points(value)
+    """Format a difference of shares in points."""
+    return errors.percent(value, "+") or "undefined"
 
 
 def ends(interval: Mapping[str, Any], sign: str = "") -> str:
-    """Format the ends of an interval, with a sign if they are differences."""
+    """Format the ends of an interval, with the sign "+" if they are differences."""
     low = interval.get("low")
     high = interval.get("high")
     if low is None or high is None:
         return "no interval"
-    if sign:
-        return f"{points(low)} to {points(high)}"
-    return f"{100 * low:.1f} to {100 * high:.1f}"
+    return f"{errors.percent(low, sign)} to {errors.percent(high, sign)}"
 
 
 def bar(gain: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -44,9 +42,20 @@ def bar(gain: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "low": gain.get("low"),
         "high": gain.get("high"),
         "values": [gain["difference"]],
-        "mark": _MARKS.get(outcome(gain), "="),
+        "mark": _MARKS.get(answer(gain), "="),
     }
 
 
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2g} ms"
+def auxiliary(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return how many examples each source has, from the entry `examples` of result.json."""
+    prefix = "auxiliary/"
+    sources = {}
+    for name, count in counts.items():
+        if name.startswith(prefix):
+            sources[name.removeprefix(prefix)] = count
+    return sources
+
+
+def capitalised(text: str) -> str:
+    """Begin a sentence with a capital letter, and leave the other letters as they are."""
+    return text[:1].upper() + text[1:]

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attittud_lab.portfolio.choose import probabilities, right_answers
+from attittud_lab.portfolio.translations import LISTED, MOST_NAMES
 from attittud_lab.report.cells import bar, difference, percent
 
-MOST_CLASSES = 25
-"""With more classes there is no room for a matrix, and the most frequent confusions are listed."""
-LISTED = 12
-"""Rows of a list: classes, confusions."""
 EXAMPLES = 4
 """Single examples that gained most, and as many that lost most."""
 
@@ -38,7 +37,9 @@ def changes(
         best=worth["best"],
     )
     yield pair.by_class(classes)
-    names = out_of_fold.get("names") or [f"example {int(row) + 1}" for row in out_of_fold["rows"]]
+    names = out_of_fold.get("names")
+    if not names:
+        names = [f"example {row + 1}" for row in out_of_fold["rows"].tolist()]
     yield pair.by_example(classes, names)
 
 
@@ -168,18 +169,15 @@ def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the probability of each example's class; with several labels at once, the mean over
     its labels.
     """
-    if targets.ndim == 1:
-        return outputs.double().softmax(1).gather(1, targets[:, None])[:, 0]
-    likely = outputs.double().sigmoid()
-    return torch.where(targets == 1, likely, 1 - likely).mean(1)
+    likely = probabilities(outputs, several=targets.ndim == 2)
+    return torch.from_numpy(right_answers(likely, targets.numpy())).mean(1)
 
 
 def label_words(labels: Tensor, classes: Sequence[str]) -> str:
     """Name a class by its number, or all labels that are true."""
     if labels.ndim == 0:
         return classes[int(labels)]
-    names = [name for name, true in zip(classes, labels.tolist(), strict=True) if true]
-    return " + ".join(names) or "none"
+    return " + ".join(compress(classes, labels.tolist())) or "none"
 
 
 def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +199,7 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
     total = len(classes)
     cells = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total)
     table = cells.reshape(total, total)
-    if total <= MOST_CLASSES:
+    if total <= MOST_NAMES:
         names = list(classes)
         return {"kind": "matrix", "columns": names, "names": names, "counts": table.tolist()}
     wrong = table.clone().fill_diagonal_(0).flatten()

@@ -28,6 +28,7 @@ from attittud_lab.compare.table import (
 from attittud_lab.errors import InputError, counted
 from attittud_lab.files import read_format, read_json, without_nan
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
+from attittud_lab.report.cells import auxiliary, capitalised
 from attittud_lab.report.curves import curves
 from attittud_lab.report.outcome import outcome
 from attittud_lab.report.pictures import looks
@@ -76,7 +77,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "decision": asdict(outcome(folder)),
         "pictures": _pictures(result),
         "notes": notes(result),
-        "tables": [_table(result, number) for number in range(len(result["tables"]))],
+        "tables": [_table(result, number) for number, _ in enumerate(result["tables"])],
         "open": deciding(result),
         "details": _details(result),
         "curves": [_curves(folder, table, points) for table in result["tables"]],
@@ -101,8 +102,7 @@ def _table(result: Mapping[str, Any], number: int) -> dict[str, Any]:
                 "baseline": row["label"] == PRIMARY_ONLY,
             }
         )
-    text = about(table)
-    text = f"{text[0].upper()}{text[1:]}"
+    text = capitalised(about(table))
     return {"name": table["name"], "about": text, "columns": list(texts), "rows": rows}
 
 
@@ -120,12 +120,12 @@ def _details(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _curves(folder: Path, table: Mapping[str, Any], points: int) -> list[dict[str, Any]]:
     """Return the curves of each strategy, with its colour."""
-    look = looks([row["label"] for row in table["rows"]])
+    runs = {row["label"]: row["runs"].values() for row in table["rows"]}
+    colours = looks(list(runs))
     strategies = []
-    for row in table["rows"]:
-        paths = [folder / path for path in row["runs"].values()]
-        label = row["label"]
-        strategies.append({"label": label, **look[label], **curves(paths, points)})
+    for label, paths in runs.items():
+        series = curves(list(map(folder.joinpath, paths)), points)
+        strategies.append({"label": label, **colours[label], **series})
     return strategies
 
 
@@ -204,8 +204,9 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         page["notes"] = _notes(folder, result)
         page["tables"] = [_figures(result)]
     elif page["metric"] == "auto":
-        has_areas = "validation/auc" in series["validation"]
-        page["metric"] = "auc" if has_areas else "accuracy"
+        page["metric"] = "accuracy"
+        if "validation/auc" in series["validation"]:
+            page["metric"] = "auc"
     return page
 
 
@@ -244,9 +245,8 @@ def _examples(counts: Mapping[str, int]) -> str:
     """Say how many examples there are."""
     parts = [f"{counts['train']} to train", f"{counts['validation']} to validate"]
     parts.append(f"{counts['test']} to test")
-    for name, count in counts.items():
-        if name.startswith("auxiliary/"):
-            parts.append(f"{count} auxiliary in {name.removeprefix('auxiliary/')}")
+    for name, count in auxiliary(counts).items():
+        parts.append(f"{count} auxiliary in {name}")
     return f"examples: {', '.join(parts)}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,7 +37,10 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
     with_layers = []
     without_layers = []
     for point in validation:
-        plain = {name: value for name, value in point.items() if not name.startswith(_LAYERS)}
+        plain = dict(point)
+        for name in point:
+            if name.startswith(_LAYERS):
+                del plain[name]
         without_layers.append(plain)
         if len(plain) < len(point):
             with_layers.append(point)
@@ -49,7 +51,7 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
         "weights": _weights(columns),
         "validation": _columns(_thinned(without_layers, points)),
         "layers": _layers(_thinned(with_layers, most_layers)),
-        "phases": _phases(runs[0]) if runs else [],
+        "phases": _phases(runs[0]),
         "logged": len(train),
     }
 
@@ -144,33 +146,28 @@ def _joined(runs: Sequence[Sequence[tuple[str, Point]]], prefix: str) -> list[Po
     for _, same_step in sorted(by_step.items()):
         mean = _mean(same_step)
         if len(same_step) > 1:
-            mean |= _bands(same_step)
+            for name, values in _series(same_step).items():
+                if name.startswith("validation/"):
+                    mean[f"{name}/low"] = min(values)
+                    mean[f"{name}/high"] = max(values)
         joined.append(mean)
     return joined
 
 
-def _bands(points: Sequence[Point]) -> Point:
-    """Return the lowest and the highest value of each validation figure."""
-    bands = {}
-    for name in _names(points):
-        if name.startswith("validation/"):
-            values = [point[name] for point in points if name in point]
-            bands[f"{name}/low"] = min(values)
-            bands[f"{name}/high"] = max(values)
-    return bands
-
-
-def _names(points: Sequence[Point]) -> list[str]:
-    """Return the names of all series, each once, in the order in which they begin."""
-    return list(dict.fromkeys(chain.from_iterable(points)))
+def _series(points: Sequence[Point]) -> dict[str, list[float]]:
+    """Return the values of each series at the points that have it, in the order in which the
+    series begin.
+    """
+    series: dict[str, list[float]] = {}
+    for point in points:
+        for name, value in point.items():
+            series.setdefault(name, []).append(value)
+    return series
 
 
 def _mean(points: Sequence[Point]) -> Point:
     """Return the mean of each series over the points that have it."""
-    mean = {}
-    for name in _names(points):
-        mean[name] = fmean(point[name] for point in points if name in point)
-    return mean
+    return {name: fmean(values) for name, values in _series(points).items()}
 
 
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -186,31 +183,42 @@ def _thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def _columns(points: Sequence[Point]) -> Columns:
     """Return series by name, each as long as `step`, with null for missing values."""
-    return {name: [_short(point.get(name)) for point in points] for name in _names(points)}
+    columns = {}
+    for name in _series(points):
+        columns[name] = [_short(point.get(name)) for point in points]
+    return columns
 
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
     """Return the shares of the parts in each layer's auxiliary gradient, and the gradient's size."""
-    series = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
-    names = list(dict.fromkeys(name.rpartition("/")[0] for name in series))
+    names: dict[str, None] = {}
+    for series in _series(points):
+        if series.startswith(_LAYERS):
+            names[series.removeprefix(_LAYERS).rpartition("/")[0]] = None
     if not names:
         return None
-    layers: dict[str, Any] = {key: [] for key in (*PARTS, "size")}
+    layers: dict[str, Any] = {}
+    for key in (*PARTS, "size"):
+        layers[key] = []
     for name in names:
         cells = [_layer(point, name) for point in points]
         for key in (*PARTS, "size"):
             layers[key].append([cell.get(key) for cell in cells])
-    return layers | {"names": names, "step": [_short(point["step"]) for point in points]}
+    return layers | {"names": list(names), "step": _columns(points)["step"]}
 
 
 def _layer(point: Mapping[str, float], name: str) -> dict[str, float | None]:
     """Return the shares and the size of a layer at one evaluation; empty if all is zero."""
-    squares = {part: point.get(f"{_LAYERS}{name}/{part}", math.nan) ** 2 for part in PARTS}
+    squares = {}
+    for part in PARTS:
+        squares[part] = point.get(f"{_LAYERS}{name}/{part}", math.nan) ** 2
     total = sum(squares.values())
     if not total > 0:
         return {}
-    cell = {part: _short(square / total, 3) for part, square in squares.items()}
-    return cell | {"size": _short(math.sqrt(total), 3)}
+    cell = {"size": _short(math.sqrt(total), 3)}
+    for part, square in squares.items():
+        cell[part] = _short(square / total, 3)
+    return cell
 
 
 def _short(value: float | None, digits: int = 5) -> float | None:

@@ -14,13 +14,13 @@ from typing import Any
 from jinja2 import UndefinedError
 
 from attittud_lab.compare.content import VERSION as COMPARISON
-from attittud_lab.compare.table import decided_row, deciding, next_step
+from attittud_lab.compare.table import decided_row, deciding, next_steps
 from attittud_lab.errors import InputError, command, one_line
 from attittud_lab.files import read_format, read_json
-from attittud_lab.portfolio import words
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.portfolio.leaderboard import VERSION as PORTFOLIO
-from attittud_lab.report.cells import percent
+from attittud_lab.portfolio.leaderboard import answer
+from attittud_lab.report.cells import capitalised, percent
 from attittud_lab.runs.folder import REMARK
 from attittud_lab.runs.folder import VERSION as RUN
 
@@ -83,32 +83,36 @@ def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
     record = read_format(folder / "run.json", RUN)
     result = read_json(folder / "result.json")
     job = typed or (folder / "config.yaml",)
-    next_steps = _next_steps(folder, record, result, job)
+    steps = _next_steps(folder, record, result, job)
     if (folder / LEADERBOARD).is_file():
         board = read_format(folder / LEADERBOARD, PORTFOLIO)
         some_look_wrong = any(source["listed"] for source in board["suspicious"])
         if some_look_wrong and record["config"]["portfolio"]["uses"] is None:
-            next_steps.append(_translating(job))
-        return _of_portfolio(board, next_steps)
-    return _of_run(record, result, next_steps)
+            steps.append(_translating(job))
+        return _of_portfolio(board, steps)
+    return _of_run(record, result, steps)
 
 
 def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
     decision = result["decision"]
     number = deciding(result)
-    at = "for" if "title" in result else "at"  # the demo's tables are kinds of labels
-    step = next_step(folder, result)
+    at = "at"
+    if "title" in result:  # the demo's tables are kinds of labels
+        at = "for"
+    meaning = []
+    if decision["outcome"] == "no_help":
+        meaning.append(DROPPED)
     return Outcome(
         answer=decision["outcome"],
         about=f"Decision {at} {result['tables'][number]['name'].lower()}",
         text=decision["text"],
-        meaning=[DROPPED] if decision["outcome"] == "no_help" else [],
-        next=[step] if step else [],
+        meaning=meaning,
+        next=next_steps(folder, result),
         row=decided_row(result, number),
     )
 
 
-def _of_portfolio(board: Mapping[str, Any], next_steps: list[dict[str, str]]) -> Outcome:
+def _of_portfolio(board: Mapping[str, Any], steps: list[dict[str, str]]) -> Outcome:
     worth = board["worth"]
     meaning = []
     if board["without_us"]:
@@ -117,17 +121,17 @@ def _of_portfolio(board: Mapping[str, Any], next_steps: list[dict[str, str]]) ->
     if worth is not None and model_is_alone:
         meaning.append(DROPPED)
     return Outcome(
-        answer=words.outcome(worth),
+        answer=answer(worth),
         about="Decision",
         text=board["decision"],
         meaning=meaning,
         warning=board["warning"],
-        next=next_steps,
+        next=steps,
     )
 
 
 def _of_run(
-    record: Mapping[str, Any], result: Mapping[str, Any], next_steps: list[dict[str, str]]
+    record: Mapping[str, Any], result: Mapping[str, Any], steps: list[dict[str, str]]
 ) -> Outcome:
     metric = result["metric"]
     phase = result["phases"][-1]
@@ -142,8 +146,8 @@ def _of_run(
         meaning.append(ONE_RUN)
     remark = record.get(REMARK)
     if remark:
-        meaning.append(f"{remark[0].upper()}{remark[1:]}")
-    return Outcome("run", "Result of one run", text, meaning, next=next_steps)
+        meaning.append(capitalised(remark))
+    return Outcome("run", "Result of one run", text, meaning, next=steps)
 
 
 def _next_steps(

@@ -54,21 +54,27 @@ def leaderboard(
     `sign`, scores are differences to a baseline at zero; a row may have a dot for each of its
     `values` instead of an interval.
     """
-    ends: list[float | None] = [0.0] if sign else []
-    rows_of_axis = rows if like is None else like
-    for row in rows_of_axis:
+    ends: list[float | None] = []
+    for row in like or rows:
         if row["score"] is not None:
             ends += [row["score"], row["low"], row["high"], *row.get("values", ())]
-    axis = _Axis(ends, sign)
-    baseline = axis.at(0.0) if sign else None
+    baseline = None
+    if sign:
+        axis = _Axis([0.0, *ends], sign)
+        baseline = axis.at(0.0)
+    else:
+        axis = _Axis(ends)
     items = []
     height = 0
     for row in rows:
         score = row["score"]
         if score is None:
             continue
-        low = score if row["low"] is None else row["low"]
-        high = score if row["high"] is None else row["high"]
+        low = row["low"]
+        high = row["high"]
+        if low is None or high is None:
+            low = score
+            high = score
         top = height
         height += ROW
         if row.get("remark"):
@@ -83,7 +89,7 @@ def leaderboard(
                 "line": height - 12,
                 "low": axis.at(low),
                 "high": axis.at(high),
-                "dots": [axis.at(value) for value in row.get("values") or [score]],
+                "dots": list(map(axis.at, row.get("values") or [score])),
                 "text": f"{100 * score:{sign}.1f}{axis.unit}",
             }
         )
@@ -99,7 +105,7 @@ def curves(board: Mapping[str, Any]) -> dict[str, Any]:
     rows = [row for row in board["rows"] if row["curve"]]
     scores: list[float | None] = []
     for row in rows:
-        scores += [score for _, score in row["curve"]]
+        scores += dict(row["curve"]).values()
     vertical = _Axis(scores)
     horizontal = _Axis([0, board["steps"]])
     lines = []
@@ -133,7 +139,9 @@ class _Axis:
 
     def __init__(self, values: Iterable[float | None], sign: str = "") -> None:
         self.sign = sign
-        self.unit = "" if sign else " %"
+        self.unit = " %"
+        if sign:
+            self.unit = ""
         finite = [value for value in values if value is not None and math.isfinite(value)]
         self.low = min(finite, default=0.0)
         self.high = max(finite, default=1.0)
@@ -152,7 +160,8 @@ class _Axis:
         ten = 10.0 ** math.floor(math.log10(wide / 3))
         size = next(ten * factor for factor in (1, 2, 5, 10) if wide / (ten * factor) <= 6)
         first = math.ceil(self.low / size - 1e-9)
-        return [number * size for number in range(first, math.floor(self.high / size + 1e-9) + 1)]
+        last = math.floor(self.high / size + 1e-9)
+        return [number * size for number in range(first, last + 1)]
 
     def ticks(self) -> list[dict[str, Any]]:
         """Return the positions of the round values, and their texts in per cent."""

@@ -14,14 +14,15 @@ from attittud_lab.files import read_format
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import words
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME, VERSION
-from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent
+from attittud_lab.portfolio.leaderboard import NAME, VERSION, answer
+from attittud_lab.report.cells import auxiliary, bar, capitalised, difference, ends, percent
 from attittud_lab.report.changes import changes, confusions
 from attittud_lab.report.pictures import looks
 from attittud_lab.report.translations import suspects, translated
 from attittud_lab.runs.folder import load_checkpoint
-from attittud_lab.runs.model import described, size_words
+from attittud_lab.runs.model import described, size_words, time_words
 
+INSTEAD = "what you would have used instead"
 LIKELY = 2 / 3
 """Only a chance above this, or below its counterpart, is coloured: in between it says little."""
 
@@ -95,10 +96,7 @@ def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[s
         yield f"{board['labels']} labels in {board['folds']} folds, {test}"
     else:
         yield f"{board['labels']} labels, of which {board['validated']} are held out, {test}"
-    sources = []
-    for name, count in examples.items():
-        if name.startswith("auxiliary/"):
-            sources.append(f"{count} in {name.removeprefix('auxiliary/')}")
+    sources = [f"{count} in {name}" for name, count in auxiliary(examples).items()]
     yield f"auxiliary: {', '.join(sources) or 'none'}"
 
 
@@ -127,7 +125,7 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     model = board["model"]
     score = board["final"]["out_of_fold"]
     if worth is not None:
-        helped = words.ANSWERS[words.outcome(worth)]
+        helped = words.ANSWERS[answer(worth)]
         pair = f"{worth['best']} minus {worth['reference']}"
         yield {
             "name": "Worth of the auxiliary data",
@@ -139,7 +137,7 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
         yield {
             "name": "Without us",
             "figure": percent(alone["score"]),
-            "remark": f"what you would have used instead: {alone['label']}",
+            "remark": f"{INSTEAD}: {alone['label']}",
         }
     guess = board["guess"]
     yield {
@@ -160,7 +158,7 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     yield {
         "name": "The model",
         "figure": size_words(model["bytes"]),
-        "remark": f"{count}, {milliseconds(model['seconds_per_prediction'])} for a prediction",
+        "remark": f"{count}, {time_words(model['seconds_per_prediction'])} for a prediction",
     }
 
 
@@ -210,7 +208,7 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         row["chosen"] = candidate["picks"] > 0
         row["remark"] = ""
         if candidate["without_us"]:
-            row["remark"] = "what you would have used instead"
+            row["remark"] = INSTEAD
         row["curve"] = []
         if candidate["kind"] == "network":
             steps = steps_of_learner[candidate["settings"]["learner"]]
@@ -256,10 +254,11 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     rows: list[dict[str, Any]] = []
     if _is_mean(board):
         score = final["out_of_fold"]
-        loss = result["validation"].get("loss")
-        loss_text = "" if loss is None else f"{loss:.3f}"
+        loss = ""
+        if result["validation"]["loss"] is not None:
+            loss = f"{result['validation']['loss']:.3f}"
         cells = [f"the model: a mean of {board['model']['members']} models", "", "", ""]
-        cells += [percent(score["score"]), ends(score), loss_text, "", "", ""]
+        cells += [percent(score["score"]), ends(score), loss, "", "", ""]
         rows.append({"cells": cells, "interval": None, "chosen": True})
     steps = _look_steps(board)
     for row in board["candidates"]:
@@ -275,10 +274,9 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
         "seen it. Bars show the difference from the best candidate without auxiliary data, in points "
         f"with a 95 % interval. Candidates are ordered by {words.ranking(metric)}."
     )
-    networks = [row["settings"] for row in board["candidates"] if row["kind"] == "network"]
-    legend = words.legend(networks)
+    legend = words.legend(row["settings"] for row in board["candidates"])
     if legend:
-        about += f" {legend[0].upper()}{legend[1:]}."
+        about += f" {capitalised(legend)}."
     return {"name": "Leaderboard", "about": about, "columns": columns, "rows": rows}
 
 
@@ -328,10 +326,10 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
     for name, row in reversed(order):
         gain = row["to_reference"]
         points = difference(gain["difference"])
-        answer = words.ANSWERS[words.outcome(gain)]
-        cells = [name, points, ends(gain, "+"), answer, row["label"]]
+        helped = words.ANSWERS[answer(gain)]
+        cells = [name, points, ends(gain, "+"), helped, row["label"]]
         rows.append({"cells": cells, "interval": bar(gain)})
-        parts.append(f"{name} {points} ({answer})")
+        parts.append(f"{name} {points} ({helped})")
     return {
         "title": "Which auxiliary sources helped, and which harmed?",
         "about": f"The best candidate with each source, from best to worst: {'; '.join(parts)}. Each is "
@@ -356,9 +354,7 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
         if plan["decided"]:
             yield f"{plan['decided']}."
     if board["not_validated"]:
-        names = ", ".join(map(str, board["not_validated"]))
-        reason = "have too few examples to be held out and are used for training only"
-        yield f"These classes {reason}: {names}."
+        yield f"{capitalised(words.rare(', '.join(board['not_validated'])))}."
     for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from attittud_lab.errors import counted
+from attittud_lab.portfolio.suspicious import FILE
 from attittud_lab.report.cells import ends, percent
-
-SUSPICIOUS = "suspicious.csv"
 
 
 def translated(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the matrix and the sentences of each source; `board` is the content of
     leaderboard.json.
     """
-    return [_source(table) for table in board["translations"]]
+    return list(map(_source, board["translations"]))
 
 
 def _source(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def _source(table: Mapping[str, Any]) -> dict[str, Any]:
         remark = "No label has a clear meaning for your classes."
     about: dict[str, Any] = {
         "source": table["source"],
-        "openness": [_openness(channel) for channel in table["openness"]],
+        "openness": list(map(_openness, table["openness"])),
         "sentences": sentences,
         "remark": remark,
         "several": table["several"],
@@ -92,9 +91,9 @@ def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
             remark = "Many of these may be right after all"
         about = (
             f"{source['source']}: {source['listed']} of {examined} look wrong, {judge}. {remark}, so look "
-            f"before you change one. All are in {SUSPICIOUS}."
+            f"before you change one. All are in {FILE}."
         )
-        parts.append({"about": about, "examples": [_example(example) for example in source["top"]]})
+        parts.append({"about": about, "examples": list(map(_example, source["top"]))})
     return parts
 
 

@@ -191,9 +191,15 @@ def cost(folder: Path) -> str:
     model = described(folder)
     if model.bytes is None or model.seconds is None:
         return ""
-    milliseconds = model.seconds * 1e3
-    time = f"{milliseconds:.2g}" if milliseconds < 10 else f"{milliseconds:.0f}"
-    return f"{size_words(model.bytes)}, {time} ms for a prediction"
+    return f"{size_words(model.bytes)}, {time_words(model.seconds)} for a prediction"
+
+
+def time_words(seconds: float) -> str:
+    """Format the time of a prediction for people."""
+    milliseconds = seconds * 1e3
+    if milliseconds < 10:
+        return f"{milliseconds:.2g} ms"
+    return f"{milliseconds:.0f} ms"
 
 
 def size_words(count: float) -> str:

@@ -13,7 +13,7 @@ from attittud_lab.portfolio.run import run
 from attittud_lab.portfolio.suspicious import (
     FILE,
     RATE,
-    Suspects,
+    Suspect,
     examine,
     probabilities,
     within_rate,
@@ -53,9 +53,10 @@ def test_planted_labels_are_found(same_classes, shift):
     of_label = likely[np.arange(len(planted)), source.labels]
     assert roc_auc_score(planted, -of_label) > 0.85
     suspects = examine(problem, source, 0)
-    assert suspects.label_probability.mean() <= RATE
-    assert (np.diff(suspects.label_probability) >= 0).all()
-    assert (suspects.proposed != source.labels[suspects.rows]).all()
+    chances = [suspect.label_probability for suspect in suspects.listed]
+    assert np.mean(chances) <= RATE
+    assert chances == sorted(chances)
+    assert all(suspect.proposed != suspect.label for suspect in suspects.listed)
     assert planted[suspects.rows].mean() > 0.7
 
 
@@ -74,15 +75,15 @@ def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(same_classe
     problem = Problem(features[:PRIMARY], own, ["cat", "dog"], True, {"web": source})
     suspects = examine(problem, source, 0)
     assert suspects.examined == 400 + 350
-    about = [suspects.about(position, "") for position in range(len(suspects.rows))]
-    cats = [row for row, one in zip(suspects.rows, about, strict=True) if "cat" in one["label"]]
+    cats = [suspect.row for suspect in suspects.listed if "cat" in suspect.label]
     assert planted[cats].mean() > 0.8
-    assert len(cats) > max(planted.sum() / 3, len(about) / 2)
-    for row, one in zip(suspects.rows, about, strict=True):
-        name, answer = one["label"].split(": ")
-        assert one["proposed"] == f"{name}: {'no' if answer == 'yes' else 'yes'}"
-        assert labels[row, ["cat", "dog"].index(name)] == ["no", "yes"].index(answer)
-    assert (np.diff(suspects.label_probability) >= 0).all()
+    assert len(cats) > max(planted.sum() / 3, len(suspects.listed) / 2)
+    for suspect in suspects.listed:
+        name, answer = suspect.label.split(": ")
+        assert suspect.proposed == f"{name}: {'no' if answer == 'yes' else 'yes'}"
+        assert labels[suspect.row, ["cat", "dog"].index(name)] == ["no", "yes"].index(answer)
+    chances = [suspect.label_probability for suspect in suspects.listed]
+    assert chances == sorted(chances)
 
 
 def test_several_labels_of_which_one_is_missing_or_always_the_same():
@@ -97,7 +98,7 @@ def test_several_labels_of_which_one_is_missing_or_always_the_same():
         Problem(features[:20], own, ["a", "b", "c"], True, {"web": source}), source, 0
     )
     assert suspects.examined == 120
-    assert not suspects.rows.size or set(suspects.labels) <= {"c: no", "c: yes"}
+    assert {suspect.label for suspect in suspects.listed} <= {"c: no", "c: yes"}
 
 
 def test_primary_labels_that_say_nothing_list_nothing():
@@ -107,9 +108,9 @@ def test_primary_labels_that_say_nothing_list_nothing():
     for seed in range(6):
         labels = np.random.default_rng(seed).permutation(problem.labels)
         suspects = examine(replace(problem, labels=labels), problem.sources["web"], seed)
-        listed.append(len(suspects.rows))
+        listed.append(len(suspects.listed))
     assert np.median(listed) == 0
-    assert len(examine(problem, problem.sources["web"], 0).rows) > planted.sum() / 3
+    assert len(examine(problem, problem.sources["web"], 0).listed) > planted.sum() / 3
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,8 @@ def test_the_longest_list_within_the_rate(right, by_chance, count):
 
 
 def test_no_cell_is_a_formula_or_begins_a_row(tmp_path):
-    suspects = Suspects(np.array([0]), ["+a"], ["-b"], np.array([0.9]), np.array([0.1]), 1)
-    write_csv(tmp_path / FILE, [suspects.cells("=web", 0, "@first\r\n=second")])
+    suspect = Suspect(0, "+a", "-b", 0.9, 0.1)
+    write_csv(tmp_path / FILE, [suspect.cells("=web", "@first\r\n=second")])
     with (tmp_path / FILE).open(newline="") as file:
         heading, row = csv.reader(file)
     assert len(heading) == len(row) == 6

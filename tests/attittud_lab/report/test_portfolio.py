@@ -9,7 +9,7 @@ import pytest
 
 from attittud_lab.errors import InputError
 from attittud_lab.files import write_json
-from attittud_lab.portfolio import words
+from attittud_lab.portfolio.leaderboard import answer
 from attittud_lab.report import LARGEST, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
@@ -47,7 +47,7 @@ def test_the_figures_of_the_page_are_those_of_the_files(mixed):
     result = json.loads((mixed / "result.json").read_text())
     assert len((mixed / "report.html").read_bytes()) < LARGEST
     assert page["decision"]["text"] == content["decision"]
-    assert page["decision"]["answer"] == words.outcome(content["worth"])
+    assert page["decision"]["answer"] == answer(content["worth"])
     assert page["decision"]["next"][0]["command"] == f"attittud predict {mixed} INPUTS"
     portfolio = page["portfolio"]
     assert portfolio["chance"]["text"] == f"{100 * content['chance']['value']:.0f} %"

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.errors import InputError
-from attittud_lab.runs.model import NAME, VERSION, Member, ModelFile, cost, file_sha256, read_model
+from attittud_lab.runs.model import (
+    NAME,
+    VERSION,
+    Member,
+    ModelFile,
+    cost,
+    file_sha256,
+    read_model,
+    time_words,
+)
 from tests.helpers.predictions import digits_run
 
 ABOUT = ModelFile(
@@ -159,3 +168,8 @@ def test_the_description_of_a_network_cannot_be_changed(run):
     (run / "network" / "tokenizer.json").write_text("{ }")
     with pytest.raises(InputError, match=r"tokenizer\.json"):
         read_model(run)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.00012, "0.12 ms"), (0.123, "123 ms")])
+def test_the_time_of_a_prediction_has_no_exponent(seconds, text):
+    assert time_words(seconds) == text
