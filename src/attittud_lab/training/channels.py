@@ -69,11 +69,13 @@ class Channels:
         """λ of each source in words, for the log and the report."""
         parts = [f"{name} {value:.2f}" for name, value in self.openness().items()]
         line = f"openness of label channels (0 to 1, on {self.features}): {', '.join(parts)}"
-        closed = [name for name, value in self.openness().items() if value == 0]
-        return f"{line}; at 0 a source takes no part" if closed else line
+        if 0 in self.openness().values():
+            line += "; at 0 a source takes no part"
+        return line
 
 
 def wants_channels(config: Config) -> bool:
+    """Whether the strategy of a job translates labels."""
     return find(config.strategy.name).translates
 
 
@@ -104,16 +106,15 @@ def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
             matrix = compute(feature_map, inputs, Path(config.output) / FOLDER, device, progress)
             problem = problem_of(data, rows, matrix, aligned=False)
             problem = with_fewer_columns(problem, seed)
-            loss = sum(held_out_loss(one.labelled, seed) for one in problem.sources.values())
+            loss = sum(held_out_loss(source.labelled, seed) for source in problem.sources.values())
             if best is None or loss < best[0]:
                 best = (loss, name, problem)
         assert best is not None
         _, chosen, problem = best
         models = SourceModels(problem.sources, seed)
-        channels = {
-            source.name: Translation.estimate(source, problem, models, seed).channel
-            for source in problem.sources.values()
-        }
+        channels = {}
+        for name, source in problem.sources.items():
+            channels[name] = Translation.estimate(source, problem, models, seed).channel
     return Channels(channels, chosen)
 
 

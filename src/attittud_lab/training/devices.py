@@ -22,6 +22,7 @@ import torch
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import Task
 from attittud_lab.errors import InputError, one_line
 
 logger = logging.getLogger("attittud")
@@ -52,7 +53,7 @@ make their state.
 def choose_device(name: str) -> torch.device:
     """`auto` is the first CUDA device, else the CPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the device `meta` has no memory
@@ -79,8 +80,7 @@ def fastest_threads(step: Callable[[], object], usual: int) -> int:
     """Return `usual` if so many threads make a step clearly faster than one thread, else 1.
 
     Threads wait for each other. On a busy machine that can make a small step a hundred times
-    slower.
-    The two numbers take turns, so that other work on the machine slows both.
+    slower. The two numbers take turns, so that other work on the machine slows both.
     """
     if usual == 1:
         return 1
@@ -107,12 +107,17 @@ def on_device(data: Prepared, device: torch.device) -> Prepared:
     """
     if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
         return data
-    tasks = (data.primary, *data.auxiliary.values())
-    primary, *others = (replace(task, examples=task.examples.to(device)) for task in tasks)
-    validation = data.validation.to(device)
-    test = data.test.to(device)
-    auxiliary = dict(zip(data.auxiliary, others, strict=True))
-    return replace(data, primary=primary, validation=validation, test=test, auxiliary=auxiliary)
+
+    def moved(task: Task) -> Task:
+        return replace(task, examples=task.examples.to(device))
+
+    return replace(
+        data,
+        primary=moved(data.primary),
+        validation=data.validation.to(device),
+        test=data.test.to(device),
+        auxiliary={name: moved(task) for name, task in data.auxiliary.items()},
+    )
 
 
 def captures(config: Config, data: Prepared, device: torch.device) -> bool:
@@ -124,7 +129,8 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
         return False
     if any(part.inputs.device.type != "cuda" for part in data.all_examples):
         logger.warning(
-            "training.cuda_graph: has no effect, because the data do not fit into the memory of the GPU"
+            "training.cuda_graph: has no effect, because the data do not fit into the memory of "
+            "the GPU"
         )
         return False
     return True

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
+from attittud_lab.data.tasks import Examples, Task
 
 HOTTEST = 100.0
 """A temperature lies between this and its inverse."""
@@ -30,17 +30,17 @@ def outputs_of(
     **options: Any,
 ) -> Tensor:
     """Return a model's outputs (n x classes), in the order of the examples and in main memory."""
+    outputs = []
+    order = []
     training = model.training
     model.eval()
     try:
-        batches = [
-            (model(part.to(device), **options).float(), rows)
-            for rows, part in examples.parts(batch_size)
-        ]
+        for rows, inputs in examples.parts(batch_size):
+            outputs.append(model(inputs.to(device), **options).float())
+            order.append(rows)
     finally:
         model.train(training)
-    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
-    return outputs[rows.argsort()]
+    return torch.cat(outputs).cpu()[torch.cat(order).cpu().argsort()]
 
 
 def evaluate(
@@ -59,28 +59,40 @@ def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     The area of a label without positive or without negative examples is NaN (null in files), and
     not part of the mean.
     """
+    from sklearn.metrics import f1_score
+
+    counted_classes = None
     if task.several:
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
-        predicted = outputs > 0
-        aucs = _aucs(targets.numpy(), outputs.numpy())
-        defined = [value for value in aucs if not math.isnan(value)]
-        return {
-            "loss": float(loss),
-            "accuracy": float((predicted == targets.bool()).float().mean()),
+        targets = targets.long()
+        predicted = (outputs > 0).long()
+        if targets.shape[1] == 1:
             # A single label would be taken for two classes, and the mean would include the F1 of
             # not having it.
-            "macro_f1": _f1(
-                targets.numpy(), predicted.long().numpy(), [1] if targets.shape[1] == 1 else None
-            ),
-            "auc": fmean(defined) if defined else math.nan,
-            **{f"auc/{name}": value for name, value in zip(task.classes, aucs, strict=True)},
-        }
-    predicted = outputs.argmax(1)
-    return {
-        "loss": float(F.cross_entropy(outputs, targets)),
+            counted_classes = [1]
+    else:
+        loss = F.cross_entropy(outputs, targets)
+        predicted = outputs.argmax(1)
+    f1 = f1_score(
+        targets.numpy(),
+        predicted.numpy(),
+        labels=counted_classes,
+        average="macro",
+        zero_division=0,
+    )
+    values = {
+        "loss": float(loss),
         "accuracy": float((predicted == targets).float().mean()),
-        "macro_f1": _f1(targets.numpy(), predicted.numpy()),
+        "macro_f1": float(f1),
     }
+    if not task.several:
+        return values
+    aucs = _aucs(targets.numpy(), outputs.numpy())
+    defined = aucs[~np.isnan(aucs)].tolist()
+    values["auc"] = fmean(defined) if defined else math.nan
+    for name, value in zip(task.classes, aucs.tolist(), strict=True):
+        values[f"auc/{name}"] = value
+    return values
 
 
 def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
@@ -91,7 +103,8 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
     examples that are all predicted correctly would make every prediction certain. Platt's 1 / (n +
     2) is more than a network needs.
     """
-    scores, smoothing = scores.double(), (len(targets) + 2) ** -1.5
+    scores = scores.double()
+    smoothing = (len(targets) + 2) ** -1.5
 
     def slope(sharpness: float) -> float:
         """The derivative of the loss, which is convex in 1 / temperature."""
@@ -103,10 +116,14 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
             loss = F.cross_entropy(scores * factor, targets, label_smoothing=smoothing)
         return float(torch.autograd.grad(loss, factor)[0])
 
-    low, high = 1 / HOTTEST, HOTTEST
+    low = 1 / HOTTEST
+    high = HOTTEST
     for _ in range(40):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        if slope(middle) < 0:
+            low = middle
+        else:
+            high = middle
     return 1 / math.sqrt(low * high)
 
 
@@ -114,22 +131,13 @@ def seconds_each(
     model: nn.Module, examples: Examples, device: torch.device, **options: Any
 ) -> float:
     """Seconds that one prediction takes in a small batch, the fastest of three tries."""
-    some, times = Examples(examples.inputs[:TIMED], None), []
+    some = Examples(examples.inputs[:TIMED], None)
+    times = []
     for _ in range(4):  # libraries choose their kernels in the first try
         began = time.perf_counter()
         outputs_of(model, some, device, **options)
         times.append(time.perf_counter() - began)
     return min(times[1:]) / len(some)
-
-
-def default_metric(task: Task) -> str:
-    return OBJECTIVES[task.objective].metric
-
-
-def _f1(targets: np.ndarray, predicted: np.ndarray, labels: list[int] | None = None) -> float:
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(targets, predicted, labels=labels, average="macro", zero_division=0))
 
 
 def has_both(targets: np.ndarray) -> np.ndarray:
@@ -140,13 +148,12 @@ def has_both(targets: np.ndarray) -> np.ndarray:
     return (positive > 0) & (positive < len(targets))
 
 
-def _aucs(targets: np.ndarray, outputs: np.ndarray) -> list[float]:
+def _aucs(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """The area for each label, NaN where it is not defined."""
     from sklearn.metrics import roc_auc_score
 
-    if not np.isfinite(outputs).all():
-        return [math.nan] * targets.shape[1]
-    return [
-        float(roc_auc_score(targets[:, label], outputs[:, label])) if both else math.nan
-        for label, both in enumerate(has_both(targets))
-    ]
+    areas = np.full(targets.shape[1], math.nan)
+    if np.isfinite(outputs).all():
+        for label in np.flatnonzero(has_both(targets)):
+            areas[label] = roc_auc_score(targets[:, label], outputs[:, label])
+    return areas

@@ -1,5 +1,7 @@
 """One phase of training: steps, evaluations, the choice of the best model, and a state that can be
 saved anywhere.
+
+`phases.py` runs the phases of a run or of a trial one after the other.
 """
 
 from __future__ import annotations
@@ -7,8 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Container, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,20 +18,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
+from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import Network, check_shared, matching
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
+from attittud_lab.training.averaging import AveragedWeights, copied
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder
 from attittud_lab.training.evaluate import evaluate
+from attittud_lab.training.optimizer import (
+    laid_out,
+    learning_rate,
+    make_optimizer,
+    restore_optimizer,
+    set_learning_rate,
+)
+from attittud_lab.training.sizes import auxiliary_batches, check_sizes, phase_config, phase_steps
 from attittud_lab.training.streams import Streams
 
 logger = logging.getLogger("attittud")
 
-FEW_JUDGES = 8
-"""The fewest validation examples without a warning from strategies that rely on them."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the
 paper's choice).
@@ -61,50 +70,14 @@ class PhaseState:
     best_values: dict[str, float] = field(default_factory=dict)
     last_values: dict[str, float] = field(default_factory=dict)
     worse: int = 0
+    """Evaluations since the best one."""
     plateau: int = 0
+    """Evaluations since the best one, or since the learning rate was lowered."""
     scale: float = 1.0
+    """The factor to which schedule plateau has lowered the learning rate."""
     seconds: float = 0.0
+    """The time of steps alone, without evaluations and checkpoints."""
     stopped: Literal["patience", "seconds"] | None = None
-
-
-class AveragedWeights:
-    """An exponential mean of a model's weights and buffers over about `window` steps.
-
-    In the mean after step t, step i of 1 to t counts in proportion to (1 - 1 / window) ** (t - i);
-    the model before the first step does not count. Whole numbers, such as BatchNorm's count, are
-    not averaged.
-    """
-
-    def __init__(self, model: nn.Module, window: float, device: torch.device) -> None:
-        self.model, self.values = model, dict[str, Tensor]()
-        self._kept = 1 - 1 / max(1.0, window)
-        # The share of the newest weights. A captured step would repeat a Python number for ever.
-        self._share = torch.ones((), device=device)
-
-    def load(self, step: int) -> None:
-        """Go to a step, counted from 0."""
-        self._share.fill_((1 - self._kept) / (1 - self._kept ** (step + 1)))
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Add the model as it is now."""
-        for name, tensor in self.model.state_dict().items():
-            if name not in self.values:
-                self.values[name] = tensor.clone()
-            elif tensor.is_floating_point():
-                self.values[name].lerp_(tensor, self._share.to(tensor.dtype))
-            else:
-                self.values[name].copy_(tensor)
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Give the model its mean weights inside the block."""
-        trained = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.model.load_state_dict(self.values)
-        try:
-            yield
-        finally:
-            self.model.load_state_dict(trained)
 
 
 class Phase:
@@ -132,63 +105,48 @@ class Phase:
         instead of training.PHASE.evaluations. With a `window`, the evaluated and the final model of
         the phase have weights averaged over this many steps.
         """
-        config: PhaseConfig = getattr(job.training, name)
-        chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
-        sources = {source: job.data.auxiliary[source] for source in data.auxiliary}
-        weights = {source: about.weight for source, about in sources.items()}
-        batches = {
-            source: about.batch_size or config.batch_size for source, about in sources.items()
-        }
-        if job.training.augment and data.kind != "image":
-            problem = f"training.augment: changes images, but the data are {data.kind}s"
-            raise InputError(f"{problem}; leave it out")
-        strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
-        judges = data.validation if judges is None else judges
-        _check(name, config, chosen, strategy, data, batches, len(judges))
-        matching(model, chosen.exclude, "strategy.exclude")
-        if strategy.needs_shared:
-            check_shared(
-                model,
-                chosen.exclude,
-                head=any(task.shares_head for task in data.auxiliary.values()),
-            )
+        if judges is None:
+            judges = data.validation
         self.name = name
         self.job = job
-        self.strategy = strategy
         self.model = model
-        self.config = config if strategy.trains_head else replace(config, select="best")
-        self.metric = metric if strategy.trains_head else "loss"
-        self.steps = phase_steps(name, config, data, batches)
-        self.evaluate_every = max(1, self.steps // config.evaluations)
-        sizes = {
-            "primary": config.primary_batch,
-            "basis": chosen.basis_batch or config.primary_batch,
-            **batches,
-        }
+        self.config = phase_config(job, name)
+        self.metric = metric
+        self.looks = looks
+        self.measure = measure or partial(evaluate, model, data.primary, data.validation, device)
+        self.strategy = _checked_strategy(job, name, data, model, len(judges))
+        if not self.strategy.trains_head:  # its accuracy means nothing
+            self.config = replace(self.config, select="best")
+            self.metric = "loss"
+        self.steps = phase_steps(job, name, data)
+        self.evaluate_every = max(1, self.steps // self.config.evaluations)
         self.streams = Streams(
             model,
             data.primary,
             data.auxiliary,
-            sizes,
+            {
+                "primary": self.config.primary_batch,
+                "basis": _settings(job, name).basis_batch or self.config.primary_batch,
+                **auxiliary_batches(job, name, data),
+            },
             name,
             job.seed,
             device,
-            judges=judges if strategy.uses_held_out else None,
+            judges=judges if self.strategy.uses_held_out else None,
             bf16=job.training.precision == "bf16",
-            accumulate=config.accumulate,
+            accumulate=self.config.accumulate,
             augment=job.training.augment,
             held=captured,
         )
-        self.captured: CapturedSteps[_Update] | None = (
-            CapturedSteps(CudaRecorder(device)) if captured else None
-        )
-        self.optimizer = _optimizer(model, config, device if captured else None)
+        self.captured: CapturedSteps[_Update] | None = None
+        if captured:
+            self.captured = CapturedSteps(CudaRecorder(device))
+        self.optimizer = make_optimizer(model, self.config, device if captured else None)
+        self.average: AveragedWeights | None = None
+        if window:
+            self.average = AveragedWeights(model, window, device)
         self.state = PhaseState()
         self.best_weights: dict[str, Tensor] | None = None
-        self.average = AveragedWeights(model, window, device) if window else None
-        self.looks = looks
-
-        self.measure = measure or partial(evaluate, model, data.primary, data.validation, device)
 
     @property
     def done(self) -> bool:
@@ -201,95 +159,106 @@ class Phase:
         advanced: Callable[[int, Mapping[str, float]], None],
         until: int | None = None,
     ) -> None:
-        """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is
-        called in consistent states.
+        """Run to the end, or `until` a step.
+
+        `record` takes a line of metrics; `checkpoint` is called in consistent states; `advanced`
+        gets the number of new steps and the latest figures.
         """
         state = self.state
         job = self.job
         device = self.streams.device
-        started = time.perf_counter()
+        end = self.steps
+        if until is not None:
+            end = min(until, end)
         reported = state.step
-        shown = dict[str, float]()
-        end = self.steps if until is None else min(until, self.steps)
+        figures: dict[str, float] = {}
+        started = time.perf_counter()
         while not self.done and state.step < end:
             telemetry = self.step()
             last = state.step == end
-            logging = state.step % job.log_every == 0 or last
-            if self.looks is None:
-                evaluating = state.step % self.evaluate_every == 0 or last
-            else:
-                evaluating = state.step in self.looks
-            saving = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
-            if not (logging or evaluating or saving):
+            log_due = last or state.step % job.log_every == 0
+            save_due = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
+            evaluation_due = self._evaluation_due(last)
+            if not (log_due or evaluation_due or save_due):
                 continue
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             state.seconds += time.perf_counter() - started
             where = {"step": state.step, "seconds": state.seconds}
-            if logging:
-                shown = self.read(telemetry)
-                record(
-                    where
-                    | {"lr": learning_rate(self.config, state.step - 1, self.steps, state.scale)}
-                    | shown
-                )
+            if log_due:
+                figures = self.read(telemetry)
+                record(where | {"lr": self._learning_rate(state.step - 1)} | figures)
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
-                state.stopped, evaluating = "seconds", True
-            if logging or evaluating:
-                advanced(state.step - reported, shown)
+                state.stopped = "seconds"
+                evaluation_due = True
+            if log_due or evaluation_due:
+                advanced(state.step - reported, figures)
                 reported = state.step
-            if evaluating:
-                values = {f"validation/{name}": value for name, value in self._look().items()}
-                if job.log_layers:
-                    # The clock of the training seconds is stopped here.
-                    values |= {
-                        f"attittud/{name}": v
-                        for name, v in self.strategy.layers(self.streams).items()
-                    }
-                record(where | values)
-            if saving or (evaluating and job.checkpoint_every is not None):
+            if evaluation_due:
+                record(where | self._evaluated())
+            if save_due or (evaluation_due and job.checkpoint_every is not None):
                 checkpoint()
             started = time.perf_counter()
+
+    def _evaluation_due(self, last: bool) -> bool:
+        """Whether the model is evaluated after the present step; `last`: it is the last one."""
+        if self.looks is not None:
+            return self.state.step in self.looks
+        return last or self.state.step % self.evaluate_every == 0
+
+    def _evaluated(self) -> dict[str, float]:
+        """Evaluate, and return a line of metrics: validation figures and norms of layers.
+
+        The clock of the training seconds is stopped meanwhile.
+        """
+        line = {f"validation/{name}": value for name, value in self._look().items()}
+        if self.job.log_layers:
+            for name, value in self.strategy.layers(self.streams).items():
+                line[f"attittud/{name}"] = value
+        return line
 
     def finish(self) -> dict[str, float]:
         """Load the chosen model; returns its figures on validation."""
         self.captured = None  # graphs hold as much memory as a step needs
-        if self.average is not None:
-            self.model.load_state_dict(self.average.values)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
             return self.state.best_values
+        if self.average is not None:
+            self.model.load_state_dict(self.average.values)
         return self.state.last_values
 
     def step(self) -> Telemetry:
         """One update of the model; returns a function that reads its figures."""
         number = self.state.step
-        streams = self.streams
-        strategy = self.strategy
-        streams.load(number)
+        self.streams.load(number)
         if self.average is not None:
             self.average.load(number)
-        lr = learning_rate(self.config, number, self.steps, self.state.scale)
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):  # a captured step reads it there
-                group["lr"].fill_(lr)
-            else:
-                group["lr"] = lr
+        set_learning_rate(self.optimizer, self._learning_rate(number))
         if self.captured is None:
             telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for the whole step. It is set here so that dropout depends
-            # on the step alone.
-            torch.manual_seed(mix(streams.seed, streams.name, number))
-            kind = strategy.kind()
-            name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
-            update, replayed = self.captured.run(name, self._update)
-            if replayed and kind is not None:
-                strategy.replayed(kind)
-            streams.values.update(update.values)
-            telemetry = update.telemetry
+            telemetry = self._captured_update(self.captured)
         self.state.step += 1
         return telemetry
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(self.config, step, self.steps, self.state.scale)
+
+    def _captured_update(self, captured: CapturedSteps[_Update]) -> Telemetry:
+        """Make an update, as a CUDA graph if its kind has been recorded."""
+        streams = self.streams
+        # A graph has one random seed for the whole step. It is set here so that dropout depends
+        # on the step alone.
+        torch.manual_seed(mix(streams.seed, streams.name, self.state.step))
+        kind = self.strategy.kind()
+        name = None
+        if kind is not None:
+            name = f"{kind}{streams.rows.shape(kind)}"
+        update, replayed = captured.run(name, self._update)
+        if replayed and kind is not None:
+            self.strategy.replayed(kind)
+        streams.values.update(update.values)
+        return update.telemetry
 
     def _guarded_update(self) -> _Update:
         """An update; if it fails because numbers are no longer finite, the error says so."""
@@ -323,188 +292,116 @@ class Phase:
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
             raise self._diverged(f"the primary loss is {values['loss/primary']}")
-        return values | {f"attittud/{name}": float(value) for name, value in telemetry().items()}
+        for name, value in telemetry().items():
+            values[f"attittud/{name}"] = float(value)
+        return values
 
     def _diverged(self, why: str) -> DivergedError:
-        cure = f"lower training.{self.name}.lr, or set training.{self.name}.clip"
+        advice = f"lower training.{self.name}.lr, or set training.{self.name}.clip"
         return DivergedError(
-            f"training diverged in step {self.state.step} of phase {self.name}: {why}; {cure}"
+            f"training diverged in step {self.state.step} of phase {self.name}: {why}; {advice}"
         )
 
     def _look(self) -> dict[str, float]:
         """Evaluate; keep the best model, lower the learning rate or stop."""
         state = self.state
-        config = self.config
         averaged = nullcontext() if self.average is None else self.average.in_use()
         with self.streams.autocast(), averaged:
             figures = self.measure()
         loss = figures["loss"]
-        finite = math.isfinite(loss)
-        if not finite:
+        if not math.isfinite(loss):
             if not self.done or not self.best_weights:
                 raise self._diverged(f"the validation loss is {loss}")
             logger.warning(
                 "training diverged at its end; the model of step %d is kept", state.best_step
             )
-        value = -loss if self.metric == "loss" else figures[self.metric]
-        if not math.isfinite(value):
-            value = -math.inf
-        score = [value, -loss]  # of two models with the same metric, the lower loss is better
         state.last_values = figures
-        if finite and (state.best is None or score > state.best):
-            state.best = score
+        if self._is_best(figures):
             state.best_step = state.step
             state.best_values = figures
             state.worse = 0
             state.plateau = 0
-            if config.select == "best":
-                self.best_weights = {
-                    name: tensor.clone() for name, tensor in self.model.state_dict().items()
-                }
+            if self.config.select == "best":
+                self.best_weights = copied(self.model)
         else:
-            state.worse = state.worse + 1
-            state.plateau = state.plateau + 1
-        if config.schedule == "plateau" and state.plateau >= PLATEAU:
-            state.scale = state.scale / 2
+            state.worse += 1
+            state.plateau += 1
+        if self.config.schedule == "plateau" and state.plateau >= PLATEAU:
+            state.scale /= 2
             state.plateau = 0
-        if config.patience is not None and state.worse >= config.patience:
+        if self.config.patience is not None and state.worse >= self.config.patience:
             state.stopped = "patience"
         return figures
 
+    def _is_best(self, figures: Mapping[str, float]) -> bool:
+        """Return whether no earlier evaluation was as good, and note its score if so.
+
+        Of two models with the same metric, the lower loss is better. A metric that is not defined
+        is worse than any other.
+        """
+        loss = figures["loss"]
+        value = -loss if self.metric == "loss" else figures[self.metric]
+        if not math.isfinite(value):
+            value = -math.inf
+        score = [value, -loss]
+        best = self.state.best
+        if not math.isfinite(loss) or (best is not None and score <= best):
+            return False
+        self.state.best = score
+        return True
+
     def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed phase needs besides the model itself."""
         state = {
             "state": asdict(self.state),
             "best": self.best_weights,
             "optimizer": self.optimizer.state_dict(),
             "strategy": self.strategy.state_dict(),
         }
-        return state if self.average is None else state | {"average": self.average.values}
+        if self.average is not None:
+            state["average"] = self.average.values
+        return state
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.state = PhaseState(**saved["state"])
         weights = self.model.state_dict()
         if saved["best"] is not None:
-            self.best_weights = _laid_out(saved["best"], weights)
+            self.best_weights = laid_out(saved["best"], weights)
         if self.average is not None:
-            self.average.values = _laid_out(saved["average"], weights)
-        # Groups hold only settings, which come from this run, and the learning rate, which every
-        # step sets.
-        groups = self.optimizer.state_dict()["param_groups"]
-        parameters: list[Tensor] = []
-        for group in self.optimizer.param_groups:
-            parameters += group["params"]
-        moments = {}
-        for number, tensors in saved["optimizer"]["state"].items():
-            like = dict.fromkeys(tensors, parameters[number])
-            if "step" in tensors:
-                like["step"] = tensors["step"]
-            moments[number] = _laid_out(tensors, like)
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        strategy = {}
-        for name, value in saved["strategy"].items():
-            on_device = isinstance(value, Tensor)
-            strategy[name] = value.to(self.streams.device) if on_device else value
+            self.average.values = laid_out(saved["average"], weights)
+        restore_optimizer(self.optimizer, saved["optimizer"])
+        strategy = dict(saved["strategy"])
+        for name, value in strategy.items():
+            if isinstance(value, Tensor):
+                strategy[name] = value.to(self.streams.device)
         self.strategy.load_state_dict(strategy)
 
 
-def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return values on the device and with the strides of others.
+def _settings(job: Config, name: str) -> StrategyConfig:
+    """Return the settings of the strategy of a phase: fine-tuning sees primary data alone."""
+    if name == "guided":
+        return job.strategy
+    return StrategyConfig(name="primary_only")
 
-    A fused optimizer needs both, and files store neither.
+
+def _checked_strategy(
+    job: Config, name: str, data: Prepared, model: Network, judges: int
+) -> Strategy:
+    """Build the strategy of a phase; refuses settings that do not go together with the data or the
+    model.
+
+    `judges` is the number of held-out examples that a strategy may ask for.
     """
-    with torch.no_grad():
-        return {name: torch.empty_like(like[name]).copy_(value) for name, value in values.items()}
-
-
-def _optimizer(
-    model: nn.Module, config: PhaseConfig, captured_on: torch.device | None
-) -> torch.optim.Optimizer:
-    """Build the optimizer of a phase over the parameters that train. `captured_on`: the device on
-    which its step is replayed and which must hold the learning rate; None if steps are not
-    captured.
-    """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    lr: Any = config.lr
-    options: dict[str, Any] = {"weight_decay": config.weight_decay}
-    on_gpu = captured_on is not None and captured_on.type == "cuda"
-    if captured_on is not None:
-        lr = torch.tensor(config.lr, device=captured_on)
-        if on_gpu:
-            options["fused"] = True
-        else:
-            options["foreach"] = False
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr, momentum=config.momentum, **options)
-    if on_gpu:
-        options["capturable"] = True
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    optimizer = kind(parameters, lr, **options)
-    # The first steps are deliberately not captured; torch would warn about them.
-    optimizer._warned_capturable_if_run_uncaptured = True
-    return optimizer
-
-
-def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> float:
-    """The learning rate of a step; `scale` is how far schedule plateau has lowered it."""
-    if step < config.warmup:
-        return config.lr * (step + 1) / config.warmup
-    end = min(config.lr_min, config.lr)
-    if config.schedule == "plateau":
-        return max(end, config.lr * scale)
-    done = (step - config.warmup) / max(1, steps - config.warmup)
-    if config.schedule == "cosine":
-        return end + (config.lr - end) * (1 + math.cos(math.pi * done)) / 2
-    return config.lr + (end - config.lr) * done if config.schedule == "linear" else config.lr
-
-
-def _check(
-    name: str,
-    config: PhaseConfig,
-    chosen: StrategyConfig,
-    strategy: Strategy,
-    data: Prepared,
-    batches: Mapping[str, int],
-    judges: int,
-) -> None:
-    """Refuse a strategy without data, and batches that are too large or cannot be divided into
-    equal micro-batches.
-    """
-    if strategy.needs_auxiliary and not data.auxiliary:
-        problem = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
-        raise InputError(f"{problem}; name a source there, or use strategy: primary_only")
-    if strategy.uses_held_out and judges < FEW_JUDGES:
-        problem = f"only {judges} validation examples decide the weights of strategy {chosen.name}"
-        logger.warning("%s; raise data.primary.validation", problem)
-    strategy.check_batches(name, config)
-    primary = f"training.{name}.primary_batch"
-    available = len(data.primary.examples)
-    for key, size in {
-        primary: config.primary_batch,
-        "strategy.basis_batch": chosen.basis_batch or 0,
-    }.items():
-        if size > available:
-            problem = f"{key} is {size}, but there are only {available} primary training examples"
-            raise InputError(f"{problem}; lower it, or raise data.primary.train")
-    sizes = {primary: config.primary_batch}
-    if strategy.needs_auxiliary:
-        for source, size in batches.items():
-            sizes[f"the batch size of auxiliary source {source}"] = size
-    for key, size in sizes.items():
-        if size % config.accumulate:
-            problem = f"training.{name}.accumulate: {key} is {size}"
-            raise InputError(f"{problem}; make it a multiple of {config.accumulate}")
-
-
-def phase_steps(
-    name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]
-) -> int:
-    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary
-    set.
-    """
-    if settings.epochs is None:
-        return settings.steps
-    passes = [len(data.primary.examples) / settings.primary_batch]
-    if name == "guided" and data.auxiliary:
-        passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
-    return max(1, math.ceil(settings.epochs * max(passes)))
+    if job.training.augment and data.kind != "image":
+        problem = f"training.augment: changes images, but the data are {data.kind}s"
+        raise InputError(f"{problem}; leave it out")
+    settings = _settings(job, name)
+    weights = {source: job.data.auxiliary[source].weight for source in data.auxiliary}
+    strategy = make_strategy(settings, model, weights=weights, seed=mix(job.seed, name, "guide"))
+    check_sizes(job, name, data, settings, strategy, judges)
+    matching(model, settings.exclude, "strategy.exclude")
+    if strategy.needs_shared:
+        shares_head = any(task.shares_head for task in data.auxiliary.values())
+        check_shared(model, settings.exclude, head=shares_head)
+    return strategy

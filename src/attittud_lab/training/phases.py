@@ -36,6 +36,11 @@ class Phases:
         return self.phases[min(len(self.summaries), len(self.phases) - 1)]
 
     @property
+    def finished_steps(self) -> int:
+        """The steps of the finished phases together."""
+        return sum(summary["steps"] for summary in self.summaries)
+
+    @property
     def progress(self) -> list[PhaseSummary]:
         """The finished phases, and how far the current one is."""
         if len(self.summaries) == len(self.phases):
@@ -57,7 +62,7 @@ class Phases:
         for phase in self.phases[len(self.summaries) :]:
             steps = phase.steps
             if until is not None:
-                steps = min(steps, until - sum(summary["steps"] for summary in self.summaries))
+                steps = min(steps, until - self.finished_steps)
             if steps <= 0:
                 break
             begin_phase(phase)

@@ -44,17 +44,14 @@ class Batches:
         self._tasks = tasks
         self._sizes = sizes
         self._held_on = held_on
-        self._orders = {
-            name: Order(
-                len(task.examples),
-                seed,
-                f"{phase}/{name}",
-                torch.device("cpu") if held_on else task.examples.inputs.device,
-                # Held-out examples of similar lengths would not represent the others.
-                None if name == JUDGES else task.examples.lengths,
-            )
-            for name, task in tasks.items()
-        }
+        self._orders: dict[str, Order] = {}
+        for name, task in tasks.items():
+            examples = task.examples
+            device = torch.device("cpu") if held_on else examples.inputs.device
+            # Held-out examples of similar lengths would not represent the others.
+            lengths = None if name == JUDGES else examples.lengths
+            order = Order(len(examples), seed, f"{phase}/{name}", device, lengths)
+            self._orders[name] = order
         self._held: dict[str, Tensor] = {}
         self._block = -1
         """Number of the block of `_BLOCK` steps whose rows are on the device."""
@@ -72,7 +69,7 @@ class Batches:
         if block != self._block:
             steps = range(block * _BLOCK, (block + 1) * _BLOCK)
             for name in self._sizes:
-                rows = torch.stack([self._order(name, i) for i in steps])
+                rows = torch.stack([self._order(name, step) for step in steps])
                 self._rows_of_block[name] = rows.to(self._held_on)
             self._block = block
         for name, rows in self._rows_of_block.items():
@@ -82,7 +79,10 @@ class Batches:
                 self._held[name] = rows[offset].clone()
 
     def rows(self, stream: str) -> Tensor:
-        return self._order(stream, self.step) if self._held_on is None else self._held[stream]
+        """The numbers of the examples that a stream reads in this step."""
+        if self._held_on is None:
+            return self._order(stream, self.step)
+        return self._held[stream]
 
     def _order(self, stream: str, step: int) -> Tensor:
         return self._orders[stream].batch(step, self._sizes[stream])
@@ -102,9 +102,13 @@ class Batches:
         """Distinguishes steps of one kind whose texts are cut to different lengths; empty for data
         of one shape.
         """
-        read = {"basis": kind.refresh, JUDGES: kind.judge}
-        widths = {name: self.width(name) for name in self._sizes if read.get(name, True)}
-        return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
+        is_read = {"basis": kind.refresh, JUDGES: kind.judge}
+        words = ""
+        for name in self._sizes:
+            if is_read.get(name, True):
+                width = self.width(name)
+                words += "" if width is None else f" {name}={width}"
+        return words
 
 
 @dataclass
@@ -159,26 +163,33 @@ class Streams:
 
     @property
     def auxiliary_examples(self) -> int:
-        return sum(self.sizes[name] for name in self.tasks) // (
-            1 if self._part is None else self.accumulate
-        )
+        """How many auxiliary examples the step or the micro-batch has."""
+        examples = sum(self.sizes[name] for name in self.tasks)
+        if self._part is None:
+            return examples
+        return examples // self.accumulate
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
+        """Per-example primary losses; see `StepLosses`."""
         losses = self._losses("primary", detach=detach, count=count)
         self._note("loss/primary", losses.detach().mean())
         return losses
 
     def auxiliary(self) -> dict[str, Tensor]:
-        heard = [name for name, task in self.tasks.items() if not task.silent]
-        losses = {name: self._losses(name).mean() for name in heard}
-        for name, loss in losses.items():
-            self._note(f"loss/auxiliary/{name}", loss.detach())
+        """Mean loss of each source that takes part."""
+        losses = {}
+        for name, task in self.tasks.items():
+            if not task.silent:
+                losses[name] = self._losses(name).mean()
+                self._note(f"loss/auxiliary/{name}", losses[name].detach())
         return losses
 
     def _note(self, name: str, loss: Tensor) -> None:
         """Keep a mean loss of the step; the losses of its micro-batches add up."""
-        before = self.values.get(name, 0.0)
-        self.values[name] = loss if self._part is None else before + loss / self.accumulate
+        if self._part is None:
+            self.values[name] = loss
+        else:
+            self.values[name] = self.values.get(name, 0.0) + loss / self.accumulate
 
     def basis(self) -> Tensor:
         return self._losses("basis")
@@ -195,20 +206,20 @@ class Streams:
         )
 
     def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
-        rows, part = self.rows.rows(stream), self._part
+        rows = self.rows.rows(stream)
+        source_of_seed: list[int | str] = [self.seed, self.name, stream, self.rows.step]
+        if self._part is not None:
+            rows = rows.chunk(self.accumulate)[self._part]
+            source_of_seed.append(self._part)
         if not self.held:
             # Dropout and masks depend on the step alone: no state to save, and all strategies see
             # the same noise. On a CPU torch.manual_seed takes longer than a small step: it formats
             # stack traces for all accelerators.
+            seed = mix(*source_of_seed)
             if self.device.type == "cpu":
-                seed = torch.default_generator.manual_seed
+                torch.default_generator.manual_seed(seed)
             else:
-                seed = torch.manual_seed
-            seed(
-                mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part]))
-            )
-        if part is not None:
-            rows = rows.chunk(self.accumulate)[part]
+                torch.manual_seed(seed)
         width = self.rows.width(stream)
         return self.losses(
             self._tasks[stream], rows[:count], detach=detach, width=width, stream=stream
@@ -226,14 +237,18 @@ class Streams:
         """Per-example losses of chosen examples of a task; texts are cut to `width` tokens."""
         inputs, targets = task.examples.take(rows, width)
         inputs = inputs.to(self.device, non_blocking=True)
-        targets = None if targets is None else targets.to(self.device, non_blocking=True)
+        if targets is not None:
+            targets = targets.to(self.device, non_blocking=True)
         if self.augment and stream != JUDGES:
             inputs = augmented(inputs, self.augment)
         with _enough(stream, f"training.{self.name}"), self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+        """Compute in bfloat16 inside the block where the job asks for it."""
+        if self.bf16:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, encode, prepare
+from attittud_lab.data.tasks import OBJECTIVES
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import (
@@ -46,15 +47,15 @@ from attittud_lab.training.devices import (
     single_thread,
 )
 from attittud_lab.training.evaluate import (
-    default_metric,
     evaluate,
     fitted_temperature,
     has_both,
     outputs_of,
     seconds_each,
 )
-from attittud_lab.training.phase import DivergedError, Phase, phase_steps
+from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.phases import Phases
+from attittud_lab.training.sizes import phase_steps
 
 CHANNELS = "channels"
 """The entry of run.json with the openness of the label channel of each source."""
@@ -78,8 +79,9 @@ def load_data(
     `others` are data of the same folders whose images need not be decoded again. `pooled`: for a
     portfolio.
     """
-    used = _reader(config)
-    return prepare(config.data, config.seed if seed is None else seed, used, others, pooled=pooled)
+    if seed is None:
+        seed = config.seed
+    return prepare(config.data, seed, _reader(config), others, pooled=pooled)
 
 
 def read_again(config: Config, data: Prepared) -> Prepared:
@@ -94,8 +96,10 @@ def read_again(config: Config, data: Prepared) -> Prepared:
 
 def _reader(config: Config) -> Reader | None:
     """The tokenizer of the job's model; None if it reads no texts."""
-    cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
-    return reader(config.model, config.data, cache)
+    cache = config.data.cache
+    if cache is None:
+        cache = f"{config.output}/tokens"
+    return reader(config.model, config.data, Path(cache))
 
 
 @contextmanager
@@ -103,16 +107,14 @@ def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator
     """Apply the settings of a run inside the block, with one thread until it sets its own number;
     then restore everything.
     """
-    training = config.training
-    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    streamed = own_stream(device) if captures(config, data, device) else nullcontext()
-    with (
-        enough_memory(device),
-        forked,
-        repeatable(training.deterministic, device),
-        streamed,
-        single_thread(),
-    ):
+    gpus = [device] if device.type == "cuda" else []
+    with ExitStack() as stack:
+        stack.enter_context(enough_memory(device))
+        stack.enter_context(torch.random.fork_rng(devices=gpus))
+        stack.enter_context(repeatable(config.training.deterministic, device))
+        if captures(config, data, device):
+            stack.enter_context(own_stream(device))
+        stack.enter_context(single_thread())
         yield
 
 
@@ -128,33 +130,33 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
     """Return the metric that chooses the model; refuses one that is undefined for the task or these
     held-out targets.
     """
-    setting = config.training.metric
-    metric = default_metric(data.primary) if setting == "auto" else setting
+    metric = config.training.metric
+    if metric == "auto":
+        metric = OBJECTIVES[data.primary.objective].metric
     if metric == "auc" and not data.primary.several:
         raise InputError(
-            "training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes"
+            "training.metric: auc is for several labels at once; use accuracy or macro_f1 for "
+            "classes"
         )
     if metric == "auc" and held_out is not None and not has_both(held_out.cpu().numpy()).any():
-        problem = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
-        cure = "raise data.primary.validation, or use training.metric: macro_f1"
-        raise InputError(f"{problem} that chooses the model is not defined; {cure}")
+        raise InputError(
+            "data.primary.validation: no label has both positive and negative validation examples, "
+            "so the AUC that chooses the model is not defined; raise data.primary.validation, or "
+            "use training.metric: macro_f1"
+        )
     return metric
 
 
 def phase_names(config: Config) -> list[str]:
-    return ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
+    """Return the names of the phases, which are also the names of their settings."""
+    if config.training.mode == "joint":
+        return ["guided"]
+    return ["guided", "finetune"]
 
 
 def steps_of_phases(config: Config, data: Prepared) -> dict[str, int]:
     """Return the steps of each phase; epochs need the number of examples."""
-    usual = config.training.guided.batch_size
-    batches = {}
-    for name in data.auxiliary:
-        batches[name] = config.data.auxiliary[name].batch_size or usual
-    steps = {}
-    for name in phase_names(config):
-        steps[name] = phase_steps(name, getattr(config.training, name), data, batches)
-    return steps
+    return {name: phase_steps(config, name, data) for name in phase_names(config)}
 
 
 def run(
@@ -180,10 +182,11 @@ def run(
         check_log(name)
     if isinstance(strategy, str):
         strategy = StrategyConfig(name=strategy)
-    config = replace(
-        config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy
-    )
-    path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
+    if strategy is not None:
+        config = replace(config, strategy=strategy)
+    if seed is not None:
+        config = replace(config, seed=seed)
+    path = default_run_dir(config, "run") if run_dir is None else Path(run_dir)
 
     def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
@@ -196,10 +199,9 @@ def run(
             torch.set_num_threads(count)
             # Opened last, so that a run that is refused, or was finished before, does not appear in
             # a dashboard.
-            job.logs = [
-                opened.enter_context(closing(open_log(name, path, to_dict(config))))
-                for name in logs
-            ]
+            for name in logs:
+                log = open_log(name, path, to_dict(config))
+                job.logs.append(opened.enter_context(closing(log)))
             return job.run()
 
     return trained_once(path, config, train, fresh=fresh)
@@ -284,7 +286,7 @@ class _Job:
         self.folder = folder
         self.progress = progress
         self.channels = channels
-        self.logs: Sequence[Log] = ()
+        self.logs: list[Log] = []
         self.model = new_model(config, data, device)
         self.metric = chosen_metric(config, data, data.validation.targets)
         # Both are built before anything is written: a strategy that cannot be built makes no
@@ -323,6 +325,8 @@ class _Job:
             "validation": len(data.validation),
             "test": len(data.test),
         }
+        for name, task in data.auxiliary.items():
+            examples[f"auxiliary/{name}"] = len(task.examples)
         return RunResult(
             strategy=self.config.strategy.name,
             seed=self.config.seed,
@@ -331,8 +335,7 @@ class _Job:
             test=test,
             phases=self.phases.summaries,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            examples=examples
-            | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
+            examples=examples,
             run_dir=self.folder.path,
         )
 
@@ -340,19 +343,21 @@ class _Job:
         """Return what predictions need to know about the model."""
         data = self.data
         model = self.model
-        targets = self.data.validation.targets
+        targets = data.validation.targets
         temperature = None
+        calibrated_on = 0
         if targets is not None and len(targets):
             scores = outputs_of(model, data.validation, self.device, head="primary")
             temperature = fitted_temperature(scores, targets.cpu())
-        used = (tensor for name, tensor in model.state_dict().items() if predicts(name))
+            calibrated_on = len(data.validation)
+        size = sum(tensor.nbytes for name, tensor in model.state_dict().items() if predicts(name))
         return model_file(
             self.config,
             data,
             self.folder.path,
             temperature=temperature,
-            calibrated_on=0 if temperature is None else len(data.validation),
-            bytes=sum(tensor.nbytes for tensor in used),
+            calibrated_on=calibrated_on,
+            bytes=size,
             seconds=seconds_each(model, data.test, self.device, head="primary"),
         )
 
@@ -360,17 +365,15 @@ class _Job:
         """Write a line of metrics to the file, the bar and the dashboards."""
         self.folder.record({"phase": self.phases.current.name, **values})
         if f"validation/{self.metric}" in values:
-            self.progress.evaluated(
-                {name: values[f"validation/{name}"] for name in (self.metric, "loss")}
-            )
-        step = sum(summary["steps"] for summary in self.phases.summaries) + values["step"]
+            names = (self.metric, "loss")
+            self.progress.evaluated({name: values[f"validation/{name}"] for name in names})
+        if not self.logs:
+            return
+        figures = dict(values)
+        step = self.phases.finished_steps + figures.pop("step")
+        # A dashboard may hold other projects too, hence the prefix.
+        named = {f"attittud/{name.removeprefix('attittud/')}": v for name, v in figures.items()}
         for log in self.logs:
-            # A dashboard may hold other projects too, hence the prefix.
-            named = {
-                f"attittud/{name.removeprefix('attittud/')}": v
-                for name, v in values.items()
-                if name != "step"
-            }
             log.log(named, step)
 
     def checkpoint(self) -> None:

@@ -18,7 +18,8 @@ from attittud_lab.portfolio.trial import (
     look_steps,
     run_trial,
 )
-from attittud_lab.training.phase import AveragedWeights, Phase
+from attittud_lab.training.averaging import AveragedWeights
+from attittud_lab.training.phase import Phase
 from attittud_lab.training.phases import begin_phase
 from attittud_lab.training.train import build_model, load_data
 from tests.helpers.portfolios import job
