@@ -21,7 +21,7 @@ from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.files import read_json, write_json
-from attittud_lab.models.network import files_read
+from attittud_lab.models.build import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job, Place
 from attittud_lab.placing.trials import Trial, results_of

@@ -20,7 +20,7 @@ from attittud_lab.features.frozen import (
     encode_images,
     ready,
 )
-from attittud_lab.models.network import tensors_alone
+from attittud_lab.models.weights import tensors_alone
 from attittud_lab.output.progress import Progress
 
 

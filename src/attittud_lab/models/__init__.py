@@ -83,9 +83,7 @@ def names(kind: Kind | None = None) -> dict[str, str]:
     """Return every model (or an example of its names) that reads data of a kind, with one line
     about it.
     """
-    return {
-        name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads
-    }
+    return {name: entry.about for name, entry in _ENTRIES.items() if kind in (None, *entry.reads)}
 
 
 def pretrained(kind: Kind) -> list[str]:
@@ -109,10 +107,8 @@ def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
 def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call a function of an entry, importing it if it is given by name."""
     if isinstance(function, str):
-        target = resolve_name(f"attittud_lab.models.{function}")
-    else:
-        target = function
-    return target(*arguments)
+        function = resolve_name(f"attittud_lab.models.{function}")
+    return function(*arguments)  # type: ignore[operator]  # resolve_name gives Any
 
 
 register("mlp", "two hidden layers of model.width units", "vision:mlp", "image", "table")

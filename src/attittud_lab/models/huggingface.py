@@ -33,17 +33,15 @@ floating-point type.
 TRIED = 256
 """Tokens of a trial: more than the attention window of encoders (128 in ModernBERT)."""
 
-# Stored masked-word heads by family: the layer, its norm and the bias. All have the form of
-# `MaskedHead`.
+_BERT = "cls.predictions"
 _HEADS = (
-    (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.bias",
-    ),  # BERT
+    (f"{_BERT}.transform.dense", f"{_BERT}.transform.LayerNorm", f"{_BERT}.bias"),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
 )
+"""Stored masked-word heads by family: the layer, its norm and the bias. All have the form of
+`MaskedHead`.
+"""
 
 
 class HFWords:
@@ -77,6 +75,7 @@ class HFWords:
 
     @cached_property
     def fingerprint(self) -> str:
+        """A checksum that names the tokenizer in a cache of token numbers."""
         tokenizer = self._tokenizer
         if getattr(tokenizer, "is_fast", False):
             settings = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -101,12 +100,15 @@ class Encoder(TextBody):
         self.vocabulary = int(model.config.vocab_size)
         self.eps = float(getattr(model.config, "layer_norm_eps", 1e-12))
         self.pad = words.pad
-        self.mask = self.pad if tokenizer.mask_token_id is None else int(tokenizer.mask_token_id)
-        self.special = tuple(int(token) for token in tokenizer.all_special_ids)
+        self.mask = self.pad
+        if tokenizer.mask_token_id is not None:
+            self.mask = int(tokenizer.mask_token_id)
+        self.special = tuple(map(int, tokenizer.all_special_ids))
         self.stored_head = stored or {}
         """The weights of a masked-word head that came with the encoder."""
-        self.starts = words.prefix[0] if words.prefix else None
-        self.ends = words.suffix[-1] if words.suffix else None
+        # The tokens at the borders of every text; None where the tokenizer marks no border.
+        self.starts = next(iter(words.prefix), None)
+        self.ends = next(reversed(words.suffix), None)
         self.first = _first_position(model, self.pad, set(self.special))
         """Number of the first position; None where the encoder does not take our positions and
         masks.
@@ -124,8 +126,11 @@ class Encoder(TextBody):
     def segments(self, inputs: Tensor) -> Tensor:
         if not self.packs:
             return super().segments(inputs)
-        bounds = inputs.eq(self.ends if self.starts is None else self.starts).long()  # type: ignore[arg-type]  # one is there
-        number = bounds.cumsum(1) if self.starts is not None else bounds.cumsum(1) - bounds + 1
+        if self.starts is not None:
+            number = inputs.eq(self.starts).cumsum(1)
+        else:
+            ends = inputs.eq(self.ends).long()  # type: ignore[arg-type]  # one of the two is there
+            number = ends.cumsum(1) - ends + 1  # an end belongs to the text before it
         return torch.where(inputs.ne(self.pad), number, 0)
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
@@ -150,6 +155,7 @@ def _positions(segments: Tensor, *, restart: bool) -> Tensor:
 
 
 def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+    """n x L x features; tokens attend to their own segment alone."""
     other = segments.unsqueeze(1) != segments.unsqueeze(2)
     bias = (other.to(model.dtype) * FAR).unsqueeze(1)
     return model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state  # type: ignore[no-any-return]  # the same
@@ -160,28 +166,20 @@ def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
     """Found by a trial: two texts in one row, with our masks and positions, must give the same as
     each text alone.
     """
-    words = [
-        token
-        for token in range(int(model.config.vocab_size))
-        if token != pad and token not in special
-    ][:4]
+    words = sorted(set(range(int(model.config.vocab_size))) - {pad, *special})[:4]
     if not words:
         return None
-    longest = min(
-        TRIED, int(getattr(model.config, "max_position_embeddings", None) or TRIED) - pad - 1
-    )
+    most = int(getattr(model.config, "max_position_embeddings", None) or TRIED)
+    longest = min(TRIED, most - pad - 1)
     row = torch.tensor([(words * TRIED)[:longest]])
     segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])
     training = model.training
     model.eval()
     try:
-        alone = torch.cat(
-            [model(input_ids=piece).last_hidden_state for piece in (row[:, :3], row[:, 3:])], 1
-        )
-        for first in (
-            0,
-            pad + 1,
-        ):  # BERT counts from 0, RoBERTa from the number after its padding token
+        texts = [model(input_ids=text).last_hidden_state for text in (row[:, :3], row[:, 3:])]
+        alone = torch.cat(texts, 1)
+        # BERT counts from 0, RoBERTa from the number after its padding token.
+        for first in (0, pad + 1):
             together = _states(model, row, segments, _positions(segments, restart=True) + first)
             if torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * float(alone.abs().max())):
                 return first
@@ -199,15 +197,15 @@ def stored_head(path: Path) -> dict[str, Tensor]:
     with safe_open(path, "pt") as file:
         names = set(file.keys())
         for dense, norm, bias in _HEADS:
-            name_in_file = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {
-                "bias": bias
+            name_in_file = {
+                "dense.weight": f"{dense}.weight",
+                "dense.bias": f"{dense}.bias",
+                "bias": bias,
+                "norm.weight": f"{norm}.weight",
+                "norm.bias": f"{norm}.bias",
             }
-            name_in_file |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")}
-            if set(name_in_file.values()) <= names:
-                return {
-                    parameter: file.get_tensor(name).float()
-                    for parameter, name in name_in_file.items()
-                }
+            if names.issuperset(name_in_file.values()):
+                return {own: file.get_tensor(name).float() for own, name in name_in_file.items()}
     return {}
 
 
@@ -240,7 +238,8 @@ class HFFolder:
     """What transformers finds in a folder, or in the cache under a name."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.path = name, local(name).expanduser()
+        self.name = name
+        self.path = local(name).expanduser()
         self._transformers = optional("transformers", "transformers", f"model 'hf:{name}'")
         from huggingface_hub import snapshot_download
 
@@ -248,12 +247,10 @@ class HFFolder:
             try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
-                nowhere = (
-                    "there is no such folder, and nothing with this name in the Hugging Face cache"
-                )
-                problem = f"model hf:{name}: cannot be loaded: {nowhere}"
                 raise InputError(
-                    f"{problem}; {_CURE}, or fetch it from the hub first: hf download {name}"
+                    f"model hf:{name}: cannot be loaded: there is no such folder, and nothing with "
+                    f"this name in the Hugging Face cache; {_CURE}, or fetch it from the hub "
+                    f"first: hf download {name}"
                 ) from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
@@ -270,6 +267,7 @@ class HFFolder:
             raise self.failed(what, one_line(error, 200)) from None
 
     def network(self, settings: Any, *, pretrained: bool) -> Any:
+        """Return the network with its weights, or with random ones."""
         if pretrained:
             return self.load(
                 "the network", "AutoModel", config=settings, use_safetensors=True
@@ -280,11 +278,13 @@ class HFFolder:
             raise self.failed("the network", one_line(error, 200)) from None
 
     def failed(self, what: str, why: str) -> InputError:
+        """Return the error for a folder that lacks something."""
         return InputError(
             f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}"
         )
 
     def tokenizer(self) -> Any:
+        """Return the tokenizer of the folder; refuses an empty one."""
         tokenizer = self.load("its tokenizer", "AutoTokenizer")
         if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
             # Without files transformers makes an empty tokenizer: every word would be unknown.
@@ -299,14 +299,15 @@ def hf_words(name: str) -> HFWords | None:
         return None
     tokenizer = folder.tokenizer()
     if tokenizer.pad_token_id is None:
-        problem = f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths cannot share"
         raise InputError(
-            f"{problem} a batch; set tokenizer.pad_token and save the tokenizer into the folder"
+            f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths "
+            "cannot share a batch; set tokenizer.pad_token and save the tokenizer into the folder"
         )
     return HFWords(tokenizer)
 
 
 def hf_folder(name: str) -> Path:
+    """The folder that `hf_body` reads."""
     return HFFolder(name).path
 
 
@@ -319,7 +320,8 @@ def hf_keep(target: Path, name: str) -> None:
 
 def hf_body(request: Wanted, name: str) -> nn.Module:
     """The network of a folder without its own heads."""
-    folder, config = HFFolder(name), request.config
+    folder = HFFolder(name)
+    config = request.config
     settings = folder.load("the network", "AutoConfig")
     if config.dropout:
         keys = [key for key in _DROPOUT if hasattr(settings, key)]
@@ -334,7 +336,9 @@ def hf_body(request: Wanted, name: str) -> nn.Module:
         return HFImageBody(model)
     # If the weights are in several files, no head for masked words is searched.
     weights = folder.path / "model.safetensors"
-    stored = stored_head(weights) if config.pretrained and weights.exists() else {}
+    stored = {}
+    if config.pretrained and weights.exists():
+        stored = stored_head(weights)
     return Encoder(model, folder.load("its tokenizer", "AutoTokenizer"), stored)
 
 
@@ -352,8 +356,11 @@ class HFImageBody(nn.Module):
         if x.shape[1] == 1:
             x = x.expand(-1, self.channels, -1, -1)  # grey images for a network that needs colours
         output = self.model(pixel_values=x)
-        pooled = getattr(output, "pooler_output", None)
-        states: Tensor = pooled if pooled is not None else output.last_hidden_state
+        states: Any = getattr(output, "pooler_output", None)
+        if states is None:
+            states = output.last_hidden_state
         if states.ndim == 4:
-            return states.mean((2, 3))
-        return states.mean(1) if states.ndim == 3 else states
+            states = states.mean((2, 3))
+        elif states.ndim == 3:
+            states = states.mean(1)
+        return states  # type: ignore[no-any-return]  # the same

@@ -117,9 +117,8 @@ def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
     states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
     outputs = head(states, body.table).flatten(0, 1)
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    losses = F.cross_entropy(outputs, hidden.words.flatten(), reduction="none").view_as(
-        hidden.positions
-    )
+    losses = F.cross_entropy(outputs, hidden.words.flatten(), reduction="none")
+    losses = losses.view_as(hidden.positions)
     return (losses * hidden.asked).sum(1) / hidden.asked.sum(1).clamp(min=1)
 
 
@@ -136,11 +135,13 @@ class HashedWords:
         self.suffix: list[int] = []
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the numbers of the words of each text, from 2."""
         buckets = self.vocabulary - 2
-        return [
-            [2 + zlib.crc32(w.encode()) % buckets for w in _WORD.findall(text.lower())]
-            for text in texts
-        ]
+        rows = []
+        for text in texts:
+            words = _WORD.findall(text.lower())
+            rows.append([2 + zlib.crc32(word.encode()) % buckets for word in words])
+        return rows
 
 
 class TextCNN(TextBody):
@@ -164,7 +165,9 @@ class TextCNN(TextBody):
         return self.embedding.weight
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        present = ((inputs != self.pad) if segments is None else segments > 0).unsqueeze(-1)
+        if segments is None:
+            segments = self.segments(inputs)
+        present = (segments > 0).unsqueeze(-1)
         x = self.embedding(inputs)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             update = torch.relu(convolution((norm(x) * present).transpose(1, 2)).transpose(1, 2))

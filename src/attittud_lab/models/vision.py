@@ -22,15 +22,17 @@ class Layers(nn.Module):
 
     def __init__(self, features: int, *layers: nn.Module) -> None:
         super().__init__()
-        self.features, self.layers = features, nn.Sequential(*layers)
+        self.features = features
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
 
 
 def mlp(request: Wanted) -> Layers:
+    """Two hidden layers, with dropout between them."""
     width = request.config.width
-    first = nn.Linear(math.prod(request.shape), request.config.width)
+    first = nn.Linear(math.prod(request.shape), width)
     dropout = nn.Dropout(request.config.dropout)
     return Layers(
         width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU()
@@ -43,7 +45,7 @@ def small_cnn(request: Wanted) -> Layers:
     dropout = nn.Dropout(request.config.dropout)
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-        groups = next(groups for groups in (8, 4, 2, 1) if outputs % groups == 0)
+        groups = math.gcd(outputs, 8)
         convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         return [convolution, nn.GroupNorm(groups, outputs), nn.ReLU()]
 
@@ -67,19 +69,20 @@ class WideBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.BatchNorm2d(inputs), nn.BatchNorm2d(outputs)
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.norm2 = nn.BatchNorm2d(outputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
-        if inputs == outputs:
-            self.shortcut = None
-        else:
+        self.shortcut: nn.Module | None = None
+        if inputs != outputs:
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.norm1(x))
-        y = self.conv2(self.dropout(F.relu(self.norm2(self.conv1(activated)))))
-        return y + (x if self.shortcut is None else self.shortcut(activated))  # type: ignore[no-any-return]  # modules return Any
+        y: Tensor = self.conv2(self.dropout(F.relu(self.norm2(self.conv1(activated)))))
+        shortcut: Tensor = x if self.shortcut is None else self.shortcut(activated)
+        return y + shortcut
 
 
 class WideResNet(nn.Module):
@@ -89,14 +92,15 @@ class WideResNet(nn.Module):
         super().__init__()
         count, remainder = divmod(depth - 4, 6)
         if remainder or count < 1 or width < 1:
-            problem = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28"
-            raise InputError(f"{problem}, and the width at least 1")
+            problem = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4"
+            raise InputError(f"{problem}, such as 10, 16, 22 or 28, and the width at least 1")
         self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
-        blocks, inputs = [], 16
+        blocks = []
+        inputs = 16
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
-            blocks.append(WideBlock(inputs, outputs, stride, dropout))
-            blocks += [WideBlock(outputs, outputs, 1, dropout) for _ in range(count - 1)]
-            inputs = outputs
+            for number in range(count):
+                blocks.append(WideBlock(inputs, outputs, stride if number == 0 else 1, dropout))
+                inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.BatchNorm2d(inputs)
         self.features = inputs
@@ -139,10 +143,13 @@ class ResNet18(nn.Module):
         super().__init__()
         stride = 1 if shape[1] < 48 else 2
         small = shape[1] < 96
-        stem = nn.Conv2d(shape[0], 64, 3 if small else 7, stride, 1 if small else 3, bias=False)
-        pooling = [] if small else [nn.MaxPool2d(3, 2, 1)]
-        self.stem = nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU(), *pooling)
-        blocks, inputs = [], 64
+        kernel = 3 if small else 7
+        stem = nn.Conv2d(shape[0], 64, kernel, stride, kernel // 2, bias=False)
+        self.stem = nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU())
+        if not small:
+            self.stem.append(nn.MaxPool2d(3, 2, 1))
+        blocks = []
+        inputs = 64
         for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
             blocks += [BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)]
             inputs = outputs

@@ -15,13 +15,8 @@ from torch import Tensor
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import PRIMARY, Prepared
 from attittud_lab.files import write_atomically
-from attittud_lab.models.network import (
-    DESCRIPTION,
-    keep_description,
-    load_weights,
-    predicts,
-    save_weights,
-)
+from attittud_lab.models.build import DESCRIPTION, keep_description
+from attittud_lab.models.weights import load_weights, predicts, save_weights
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.networks import NETWORK, Networks, safe_name
 from attittud_lab.portfolio.standing import Standing, usable

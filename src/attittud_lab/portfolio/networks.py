@@ -21,7 +21,7 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.files import remove
-from attittud_lab.models.network import files_read
+from attittud_lab.models.build import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.placing.trials import Trial, results_of

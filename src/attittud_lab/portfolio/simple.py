@@ -29,7 +29,7 @@ from attittud_lab.features.base import FeatureMap
 from attittud_lab.features.compute import compute, seconds_for
 from attittud_lab.files import make_folder, write_atomically
 from attittud_lab.learners import find_learner, learners
-from attittud_lab.models.network import save_weights
+from attittud_lab.models.weights import save_weights
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import budget, finetuned, words
 from attittud_lab.portfolio.choose import Curve

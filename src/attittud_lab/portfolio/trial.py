@@ -21,7 +21,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.files import make_folder, remove
-from attittud_lab.models.network import predicts, save_weights
+from attittud_lab.models.weights import predicts, save_weights
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.folds import fold_data, make_folds

@@ -26,7 +26,9 @@ from attittud_lab.errors import InputError, one_line
 from attittud_lab.features.base import FeatureMap
 from attittud_lab.files import read_json
 from attittud_lab.models import find
-from attittud_lab.models.network import Network, load_weights, reader, trained_model
+from attittud_lab.models.build import reader, trained_model
+from attittud_lab.models.network import Network
+from attittud_lab.models.weights import load_weights
 from attittud_lab.predict.model import Classifier, Model, NetworkMembers, SimpleMember
 from attittud_lab.runs.model import CURE, DATA, Member, ModelFile, features_files, read_model
 from attittud_lab.runs.result import typed

@@ -193,7 +193,7 @@ def _guide_arguments(
     `settings` are the strategy's where they are not those of the preset of its name.
     """
     from attittud import Eta, preset, presets
-    from attittud_lab.models.network import matches
+    from attittud_lab.models.parameters import matches
 
     arguments = dict(settings)
     if not arguments and config.name in presets():

@@ -34,8 +34,8 @@ def make_optimizer(
         return torch.optim.SGD(parameters, lr, momentum=config.momentum, **options)
     if on_gpu:
         options["capturable"] = True
-    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    optimizer = classes[config.optimizer](parameters, lr, **options)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    optimizer = kind(parameters, lr, **options)
     # The first steps are deliberately not captured; torch would warn about them.
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer

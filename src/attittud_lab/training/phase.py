@@ -22,7 +22,8 @@ from attittud_lab.config.schema import Config, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, mix
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.network import Network, check_shared, matching
+from attittud_lab.models.network import Network
+from attittud_lab.models.parameters import check_shared, matching
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
 from attittud_lab.training.averaging import AveragedWeights, copied
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder

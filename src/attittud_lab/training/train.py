@@ -16,14 +16,9 @@ from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, encode, prepare
 from attittud_lab.data.tasks import OBJECTIVES
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import (
-    Network,
-    build_model,
-    keep_description,
-    predicts,
-    reader,
-    save_weights,
-)
+from attittud_lab.models.build import build_model, keep_description, reader
+from attittud_lab.models.network import Network
+from attittud_lab.models.weights import predicts, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import (
@@ -130,7 +125,7 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
     """Return the metric that chooses the model; refuses one that is undefined for the task or these
     held-out targets.
     """
-    metric = config.training.metric
+    metric: str = config.training.metric
     if metric == "auto":
         metric = OBJECTIVES[data.primary.objective].metric
     if metric == "auc" and not data.primary.several:

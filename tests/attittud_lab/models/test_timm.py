@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import build_model
+from attittud_lab.models.build import build_model
 from tests.helpers.networks import Payload, images, model_config
 
 

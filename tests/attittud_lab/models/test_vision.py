@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attittud_lab.data.tasks import per_example_losses
-from attittud_lab.models.network import build_model
+from attittud_lab.models.build import build_model
 from tests.helpers.networks import images, model_config
 
 

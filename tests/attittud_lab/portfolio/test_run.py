@@ -69,7 +69,7 @@ def killed_after_each_write(folder: Path, train_it: Any, monkeypatch: pytest.Mon
         if count > kill_at:
             raise KeyboardInterrupt
 
-    for name in ("files", "runs.folder", "models.network", "portfolio.final", "portfolio.simple"):
+    for name in ("files", "runs.folder", "models.weights", "portfolio.final", "portfolio.simple"):
         monkeypatch.setattr(f"attittud_lab.{name}.write_atomically", killed)
     while not (folder / "result.json").exists():
         count, kill_at, tries = 0, 1 + tries // 2, tries + 1

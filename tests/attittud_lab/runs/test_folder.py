@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from attittud_lab.config.load import load
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import load_weights
+from attittud_lab.models.weights import load_weights
 from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import VERSION, load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import read_model

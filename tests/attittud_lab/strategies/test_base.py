@@ -8,7 +8,7 @@ from torch import nn
 import attittud_lab.models
 import attittud_lab.strategies.base
 from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.models.network import load_weights
+from attittud_lab.models.weights import load_weights
 from attittud_lab.strategies import find, make_strategy, names
 from tests.helpers.commands import JOB, call
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attittud_lab.config.load import load, loads
 from attittud_lab.config.schema import Config
-from attittud_lab.models.network import build_model
+from attittud_lab.models.build import build_model
 from attittud_lab.strategies.guided import Guided
 from attittud_lab.training import phase as module
 from attittud_lab.training.devices import WARM_UP, CapturedSteps

@@ -8,7 +8,7 @@ import torch
 
 from attittud_lab.config.load import changed, loads
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import build_model
+from attittud_lab.models.build import build_model
 from attittud_lab.training.optimizer import learning_rate
 from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import load_data, run

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from attittud_lab.config.load import changed, load, loads
 from attittud_lab.config.schema import Config
-from attittud_lab.models.network import build_model
+from attittud_lab.models.build import build_model
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
 from tests.helpers.text_jobs import write_job
