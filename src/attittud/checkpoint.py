@@ -76,17 +76,18 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
         for old in [folder / STATE, *(folder / BASIS).glob("*.safetensors")]:
             old.unlink(missing_ok=True)
+    checksums: dict[str, str] = {}
     if basis and (guide.sharded or writes):
         # Several workers start with an exchange, so none writes before the old files are gone.
         writer = HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True)
         with _alone_is_fine():
             save_entries(basis, storage_writer=writer, no_dist=not guide.sharded)
-    rows: int | None = None
-    checksums: dict[str, str] = {}
-    if basis:
-        rows = next(iter(basis.values())).shape[0]
+        # Other replicas do not read files that the first worker is still writing.
         checksums = _saved_checksums(guide, folder / BASIS)
     if writes:
+        rows: int | None = None
+        if basis:
+            rows = next(iter(basis.values())).shape[0]
         content: dict[str, Any] = {
             "format": FORMAT,
             "rows": rows,

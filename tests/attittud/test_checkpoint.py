@@ -90,6 +90,15 @@ def test_a_guide_is_saved_between_steps(tmp_path):
     assert not (tmp_path / "guide").exists()
 
 
+def test_a_worker_that_writes_no_files_reads_none(tmp_path):
+    """Replicas wait for nobody here, so a file may come and go while the first worker writes."""
+    run = Run()
+    run.train(0, 1)
+    (tmp_path / ROWS).mkdir(parents=True)  # a path that cannot be read
+    checkpoint.save(run.guide, tmp_path, writes=False)
+    assert not (tmp_path / "guide.json").exists()
+
+
 def test_without_safetensors_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"attittud\[checkpoint\]"):

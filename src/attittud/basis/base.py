@@ -69,14 +69,17 @@ class Refresh:
 
     def put(self, rows: Tensor) -> Tensor:
         """Keep these rows in place of all rows so far."""
-        self.rows, self.single = rows, None
+        self.rows = rows
+        self.single = None
         return rows
 
     def hold(self, rows: Tensor) -> None:
         """Keep rows of single examples as they are; they are appended to the rows of earlier
         calls.
         """
-        self.single = rows if self.single is None else torch.cat([self.single, rows])
+        if self.single is not None:
+            rows = torch.cat([self.single, rows])
+        self.single = rows
 
     def sum_examples_(self) -> Tensor:
         """Sum the rows over the workers, each of which has only the part of its own examples."""
@@ -189,7 +192,8 @@ class Sketch(Basis):
         return min(rank, examples)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        m, count = jacobian.examples, refresh.rank
+        m = jacobian.examples
+        count = refresh.rank
         if isinstance(refresh.first, int):
             if refresh.complete:
                 count = min(count, refresh.first + m)
@@ -307,7 +311,9 @@ def _mixed(number: int) -> int:
     x = (x ^ (x >> 30)) * _MIX1 % 2**64
     x = (x ^ (x >> 27)) * _MIX2 % 2**64
     x ^= x >> 31
-    return x - 2**64 if x >= 2**63 else x
+    if x >= 2**63:  # as a signed number
+        x -= 2**64
+    return x
 
 
 def _uniform(bits: Tensor) -> Tensor:
@@ -346,6 +352,7 @@ def _uniform_pairs(
 
 
 def _normal(first: Tensor, second: Tensor) -> Tensor:
+    """Normal numbers from pairs of uniform ones: √(-2 log u) cos(2π v)."""
     return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
 
 
@@ -363,8 +370,10 @@ class Ahead:
     """Random numbers of the next refreshes; they do not depend on when they are made."""
 
     def __init__(self) -> None:
-        self._number, self._captured = 0, False
+        self._number = 0  # of the current refresh
+        self._captured = False  # whether a refresh became part of a CUDA graph
         self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
+        """By shape and place of a matrix: the first of its refreshes, and the numbers of all."""
 
     def begin(self, number: int, device: torch.device) -> Ahead | None:
         """Begin refresh `number`. None after a refresh was captured, because only the device counts
@@ -373,13 +382,15 @@ class Ahead:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._captured = True
         self._number = number
-        return None if self._captured else self
+        if self._captured:
+            return None
+        return self
 
     def normal(
         self, seed: int, rows: int, first: int, columns: int, device: torch.device
     ) -> Tensor:
         """Return the Gaussian matrix of this refresh: rows x columns."""
-        key = seed, rows, first, columns, device
+        key = (seed, rows, first, columns, device)
         start, numbers = self._made.get(key, (0, None))
         if numbers is None or not 0 <= self._number - start < AHEAD:
             if len(self._made) > 8:  # batches of many sizes
@@ -387,9 +398,12 @@ class Ahead:
             start = self._number
             index = torch.arange(start, start + AHEAD, device=device)[:, None, None]
             numbers = _uniform_pairs(seed, index, rows, first, columns)
-            numbers = numbers if device.type == "cpu" else _normal(*numbers)
-            self._made[key] = start, numbers
+            if device.type != "cpu":
+                numbers = _normal(*numbers)
+            self._made[key] = (start, numbers)
         at = self._number - start
+        if device.type != "cpu":
+            return numbers[at]
         # On a CPU, the last digit of a logarithm or a cosine may depend on its position in a
-        # tensor.
-        return _normal(*numbers[:, at]) if device.type == "cpu" else numbers[at]
+        # tensor. So these are computed for one refresh at a time.
+        return _normal(*numbers[:, at])

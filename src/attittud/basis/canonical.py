@@ -63,16 +63,14 @@ class Coordinates(Subspace):
         judged = {}
         for name, task in tasks.items():
             inners[name] = dot(task.gradient, primary)
+            parts = None
             if compared is not None and isinstance(task.eta, Weights):
                 parts = torch.zeros(2, 2, dtype=torch.float64, device=primary.device)
                 judged[name] = (parts, dot(task.gradient, compared.rows))
-            splits[name] = _weigh_(
-                task, primary, compared, judged[name][0] if name in judged else None
-            )
-        total: Tensor | None = None
-        for task in tasks.values():
-            total = task.gradient if total is None else total.add_(task.gradient)
-        assert total is not None
+            splits[name] = _weigh_(task, primary, compared, parts)
+        total, *others = [task.gradient for task in tasks.values()]
+        for gradient in others:
+            total.add_(gradient)
         total.add_(primary.mul_(primary_weight))
         if self.workers.splits_columns:
             numbers = [square]
@@ -122,7 +120,7 @@ def _weigh_(
         if total is None:
             total = split
         else:
-            total = Split(*[x + y for x, y in zip(total, split, strict=True)])
+            total = Split(*map(torch.add, total, split))
         change = task.weight * correction(a, harmful, task.eta)
         a.mul_(task.weight * task.eta.neutral).add_(change)
     assert total is not None

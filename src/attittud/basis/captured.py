@@ -109,7 +109,9 @@ class CapturedUpdate:
     def _begin(self, basis: object | None, settings: Hashable) -> None:
         # A weak reference is compared by identity, because another basis may later have the same
         # addresses.
-        self._basis = None if basis is None else weakref.ref(basis)
+        self._basis: weakref.ref[object] | None = None
+        if basis is not None:
+            self._basis = weakref.ref(basis)
         self._settings = settings
         self._steps = 0
         self._counts: dict[Addresses, int] = {}  # steps by the addresses of their gradients

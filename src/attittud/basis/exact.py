@@ -25,7 +25,9 @@ class Exact(Basis):
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         rows = jacobian.rows()
-        refresh.put(rows if refresh.rows is None else torch.cat([refresh.rows, rows]))
+        if refresh.rows is not None:
+            rows = torch.cat([refresh.rows, rows])
+        refresh.put(rows)
 
     def finish(self, refresh: Refresh) -> Tensor:
         refresh.sum_examples_()

@@ -59,11 +59,13 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
             torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs())
             / 2
         )
-        cosine, sine = angle.cos(), angle.sin()
+        cosine = angle.cos()
+        sine = angle.sin()
         rotation = torch.stack([cosine, sine, -sine, cosine], 1).view(-1, 2, 2)
         pairs = (rotation @ both).view(count, -1)[moved]
     sizes, best = torch.linalg.vector_norm(pairs, dim=1).sort(descending=True, stable=True)
-    sizes, right = sizes[:rows], pairs[best[:rows]]
+    sizes = sizes[:rows]
+    right = pairs[best[:rows]]
     return sizes, right / torch.where(sizes > 0, sizes, 1.0)[:, None]
 
 
@@ -73,22 +75,22 @@ def _next_round(count: int, device: torch.device) -> Tensor:
     first row stays.
     """
     players = list(range(count))
-    upper, lower = players[::2], players[1::2]
-    # The lower rows move to the left, the upper rows to the right, and both continue around the
-    # corner.
-    upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
-    if count == 2:
-        upper, lower = [0], [1]
-    return torch.tensor(
-        [row for pair in zip(upper, lower, strict=True) for row in pair], device=device
-    )
+    if count > 2:
+        upper = players[::2]
+        lower = players[1::2]
+        # The lower rows move to the left, the upper rows to the right, and both continue around
+        # the corner.
+        players[::2] = [upper[0], lower[0], *upper[1:-1]]
+        players[1::2] = [*lower[1:], upper[-1]]
+    return torch.tensor(players, device=device)
 
 
 def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """`qr` on a GPU, by reflections, one column after the other."""
     rows, columns = matrix.shape
     count = min(rows, columns)
-    rest, normals = matrix.clone(), list[Tensor]()
+    rest = matrix.clone()
+    normals: list[Tensor] = []
     for column in range(count):
         normal = rest[:, column].clone()
         normal[:column] = 0

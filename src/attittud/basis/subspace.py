@@ -89,7 +89,8 @@ class Subspace(ABC):
     def load(self, rows: Tensor) -> None:
         """Load saved rows as they are."""
         raise ValueError(
-            f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not stored"
+            f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not "
+            "stored"
         )
 
     @property
@@ -144,7 +145,9 @@ def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
 
     `products`: V Vᵀ (k x k). `dtypes`: the types in which the rows were or will be stored.
     """
-    tolerance = max(1e-4, *[4 * torch.finfo(dtype).eps for dtype in dtypes])
+    tolerance = 1e-4
+    for dtype in dtypes:
+        tolerance = max(tolerance, 4 * torch.finfo(dtype).eps)
     squares = products.diagonal()
     expected = torch.diag((squares > 0.25).to(products.dtype))
     wrong = ~((products - expected).abs() <= tolerance)
@@ -157,8 +160,8 @@ def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
     else:
         reason = f"the rows {first} and {second} have the inner product {float(products[first, second]):.4g}, not 0"
     raise ValueError(
-        f"the saved basis is not orthonormal: {reason}. Load another copy, or leave the basis out and let the next step compute "
-        "it again (state_dict(include_basis=False))"
+        f"the saved basis is not orthonormal: {reason}. Load another copy, or leave the basis out "
+        "and let the next step compute it again (state_dict(include_basis=False))"
     )
 
 
@@ -205,12 +208,12 @@ class Stored(Subspace):
     def _overwrite(self, rows: Tensor, finite: Tensor) -> None:
         """Copy new rows over the old rows if they are finite; V gets more rows if needed."""
         count = rows.shape[0]
-        present = 0 if self.rows is None else self.rows.shape[0]
-        if self.rows is None or present < count:
-            more = torch.zeros(
-                count - present, self.layout.size, dtype=self.dtype, device=self.layout.device
-            )
-            self.rows = more if self.rows is None else torch.cat([self.rows, more])
+        if self.rows is None:
+            self.rows = rows.new_zeros(count, self.layout.size, dtype=self.dtype)
+        missing = count - self.rows.shape[0]
+        if missing > 0:
+            more = self.rows.new_zeros(missing, self.layout.size)
+            self.rows = torch.cat([self.rows, more])
         take_(self.rows[:count], rows, finite)
         self.rows[count:].masked_fill_(finite, 0.0)
 
@@ -224,7 +227,8 @@ class Stored(Subspace):
     def load(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
             raise ValueError(
-                f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most {self.rank} x {self.layout.size}"
+                f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most "
+                f"{self.rank} x {self.layout.size}"
             )
         check_orthonormal(
             self.workers.sum_columns(gram(rows.to(self.layout.device))), rows.dtype, self.dtype
@@ -248,11 +252,12 @@ class Stored(Subspace):
             extra = residual.coefficient(a, dot(primary, auxiliary))
             # The residual points along the primary gradient, so the sign of its coefficient
             # decides.
-            lifted = [residual.lift(weight) for weight in (extra.clamp(min=0), extra.clamp(max=0))]
-            parts = parts + torch.stack([vector for vector, _ in lifted])
-            multiples = torch.stack([multiple for _, multiple in lifted])
+            helpful_vector, helpful_multiple = residual.lift(extra.clamp(min=0))
+            harmful_vector, harmful_multiple = residual.lift(extra.clamp(max=0))
+            parts = parts + torch.stack([helpful_vector, harmful_vector])
+            multiples = torch.stack([helpful_multiple, harmful_multiple])
         squares = []
-        views = [self.layout.views(x) for x in (rows, primary, auxiliary)]
+        views = map(self.layout.views, (rows, primary, auxiliary))
         for basis, along, gradient in zip(*views, strict=True):
             in_span = torch.tensordot(parts.to(along.dtype), basis.to(along.dtype), 1).double()
             both = in_span + multiples.view(2, *[1] * along.ndim) * along.double()

@@ -30,7 +30,8 @@ class Svd(Basis):
         return min(rank + OVERSAMPLING, examples)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        m, count = jacobian.examples, refresh.rank + OVERSAMPLING
+        m = jacobian.examples
+        count = refresh.rank + OVERSAMPLING
         if count >= jacobian.total():
             # The sketch would span all rows of J, so the rows themselves are used.
             refresh.put(jacobian.rows())

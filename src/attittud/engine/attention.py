@@ -47,8 +47,10 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any
     supported.
     """
     arguments = _BY_NAME | dict(zip(_POSITIONAL, args, strict=False)) | kwargs
-    unusual = [arguments[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v")]
-    if any(unusual) or arguments["add_zero_attn"] or arguments["query"].ndim != 3:
+    unsupported = ("bias_k", "bias_v", "static_k", "static_v")
+    if arguments["add_zero_attn"] or any(arguments[name] is not None for name in unsupported):
+        return None
+    if arguments["query"].ndim != 3:  # a single example
         return None
     return arguments
 
@@ -58,16 +60,21 @@ def attend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
 
     softmax(Q Kᵀ / √d + mask) V for each head, with Q, K and V projected from T x m x E tensors.
     """
-    query, heads = arguments["query"], arguments["num_heads"]
-    length, examples, features = query.shape
+    heads = arguments["num_heads"]
+    length, examples, features = arguments["query"].shape
     size = features // heads
     mask, is_causal = _mask(arguments)
     q, k, v = [_by_head(x, examples * heads, size) for x in _projections(arguments)]
-    dropout = arguments["dropout_p"] if arguments["training"] else 0.0
+    dropout = 0.0
+    if arguments["training"]:
+        dropout = arguments["dropout_p"]
     weights = None
     if arguments["need_weights"]:
         scaled = q * math.sqrt(1.0 / float(size))
-        scores = torch.bmm(scaled, k.mT) if mask is None else torch.baddbmm(mask, scaled, k.mT)
+        if mask is None:
+            scores = torch.bmm(scaled, k.mT)
+        else:
+            scores = torch.baddbmm(mask, scaled, k.mT)
         weights = F.softmax(scores, dim=-1)
         if dropout > 0.0:
             weights = F.dropout(weights, p=dropout)
@@ -77,8 +84,10 @@ def attend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
             weights = weights.mean(dim=1)
     else:
         if mask is not None:
-            shared = mask.shape[0] == 1
-            mask = mask.unsqueeze(0) if shared else mask.view(examples, heads, -1, k.shape[1])
+            if mask.shape[0] == 1:  # shared by all examples and heads
+                mask = mask.unsqueeze(0)
+            else:
+                mask = mask.view(examples, heads, -1, k.shape[1])
         q, k, v = [x.view(examples, heads, -1, size) for x in (q, k, v)]
         out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
     out = out.reshape(length, examples, features)
@@ -92,7 +101,9 @@ def _projections(arguments: dict[str, Any]) -> list[Tensor]:
     if not arguments["use_separate_proj_weight"]:
         return list(in_projection_packed(*inputs, arguments["in_proj_weight"], bias))
     weights = arguments["q_proj_weight"], arguments["k_proj_weight"], arguments["v_proj_weight"]
-    biases = (None, None, None) if bias is None else bias.chunk(3)
+    biases = (None, None, None)
+    if bias is not None:
+        biases = bias.chunk(3)
     return list(in_projection(*inputs, *weights, *biases))
 
 
@@ -115,14 +126,17 @@ def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
         return None, True
     if mask is not None:
         mask = _added(mask, "attn_mask", query.dtype)
-        mask = mask.unsqueeze(0) if mask.ndim == 2 else mask
+        if mask.ndim == 2:
+            mask = mask.unsqueeze(0)
     if padding is None:
         return mask, is_causal
     padding = _added(padding, "key_padding_mask", query.dtype)
     examples, length = padding.shape
     padding = padding.view(examples, 1, 1, length).expand(-1, heads, -1, -1)
     padding = padding.reshape(examples * heads, 1, length)
-    return (padding if mask is None else mask + padding), False
+    if mask is not None:
+        padding = mask + padding
+    return padding, False
 
 
 def _added(mask: Tensor, name: str, dtype: torch.dtype) -> Tensor:

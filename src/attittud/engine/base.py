@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from attittud._torch import CUDA_GRAPH_TREES, kept_graph
 from attittud.autograd.layout import EVERYTHING, Layout, Share, run_backward, unconverted
@@ -90,14 +91,13 @@ class Loop(Engine):
         fresh: bool,
     ) -> None:
         compiled = CUDA_GRAPH_TREES in sys.modules
-        # Only for copies: torch adds tensors of another type one by one.
-        parameters = tuple(
-            unconverted(losses, layout, layout.parameters) if fresh else layout.parameters
-        )
+        ends: Sequence[Tensor | GradientEdge] = layout.parameters
+        if fresh:  # only for copies: torch adds tensors of another type one by one
+            ends = unconverted(losses, layout, layout.parameters)
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
                 gradients = run_backward(
-                    (losses,), (row,), True, False, parameters, True, accumulate_grad=False
+                    (losses,), (row,), True, False, tuple(ends), True, accumulate_grad=False
                 )
             layout.add_(to, gradients, fresh=fresh)
             del gradients  # freed before the next row is computed
@@ -150,11 +150,11 @@ class Jacobian:
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) if it is given."""
-        target = self.layout.empty(weights.shape[0]) if out is None else out
-        self.engine.write(
-            self.losses, self.layout, weights.to(self.losses.dtype), target, fresh=out is None
-        )
-        return target
+        fresh = out is None
+        if out is None:
+            out = self.layout.empty(weights.shape[0])
+        self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), out, fresh=fresh)
+        return out
 
     def right(self, vectors: Tensor) -> Tensor:
         """J times the rows of `vectors` (l x D): m x l, in float64.
@@ -169,7 +169,8 @@ class Jacobian:
             except RuntimeError as error:
                 reason = str(error).split("\n")[0]
                 logger.info(
-                    "J·v is computed with one product per example, because no second derivative is available here (%s)",
+                    "J·v is computed with one product per example, because no second derivative "
+                    "is available here (%s)",
                     reason,
                 )
         return self._right_by_rows(vectors)
@@ -183,12 +184,14 @@ class Jacobian:
             gradients = torch.autograd.grad(
                 self.losses, parameters, weights, create_graph=True, allow_unused=True
             )
-        columns, sums = [], []
+        columns = []
+        sums = []
         for vector in vectors:
-            pairs = zip(gradients, self.layout.views(vector), strict=True)
-            total = torch.stack(
-                [(gradient * view).sum() for gradient, view in pairs if gradient is not None]
-            ).sum()
+            products_by_parameter = []
+            for gradient, view in zip(gradients, self.layout.views(vector), strict=True):
+                if gradient is not None:
+                    products_by_parameter.append((gradient * view).sum())
+            total = torch.stack(products_by_parameter).sum()
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
         products = torch.stack(columns, dim=1).double()
@@ -207,7 +210,8 @@ class Jacobian:
         kernel, `no_grad`) silently cuts the graph, so the second derivatives of everything before
         it are missing.
         """
-        size, error = sums.norm(), (products.sum(0) - sums).norm()
+        size = sums.norm()
+        error = (products.sum(0) - sums).norm()
         # For heads that start at zero, a later refresh can tell.
         if not bool(torch.isfinite(size) & (size > 0)):
             return
@@ -223,9 +227,8 @@ class Jacobian:
 
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)
-        result = torch.empty(
-            self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device
-        )
+        shape = (self.examples, vectors.shape[0])
+        result = torch.empty(shape, dtype=torch.float64, device=self.layout.device)
         # Made on the device, because setting one number of a tensor would copy it from the host and
         # wait for the copy.
         identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
@@ -262,36 +265,6 @@ def probe(losses: Tensor) -> Tensor:
     return torch.stack([first, total - first]).to(losses.dtype)
 
 
-class Checked:
-    """Parameters whose gradients have been compared with the ordinary ones."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-        # Parameters that are not compared yet, because their gradient was zero (behind a head that
-        # starts at zero) or not finite.
-        self._silent: set[str] = set()
-        self._asked = 0
-
-    def due(self, layout: Layout) -> bool:
-        """Whether to compare. Parameters without a usable gradient are compared again 1, 2, 4, 8,
-        ... refreshes later.
-
-        (Not while a CUDA graph is captured, because it cannot wait for the device.)
-        """
-        if not layout.name_set <= self._told | self._silent:
-            return True
-        if self._silent.isdisjoint(layout.names):
-            return False
-        if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return False
-        self._asked += 1
-        return self._asked.bit_count() == 1
-
-    def add(self, layout: Layout, silent: set[str]) -> None:
-        self._told |= set(layout.names) - silent
-        self._silent = (self._silent | silent) - self._told
-
-
 def verify(
     jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str
 ) -> set[str]:
@@ -307,10 +280,11 @@ def verify(
         )
     if wrong:
         raise UnsupportedError(
-            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(wrong)}. "
-            "Either examples influence each other (statistics of the batch, a loss over pairs), or some examples have no "
-            "loss, or these parameters are used outside of torch's functions (a custom autograd.Function, TorchScript) or in "
-            f"a function that draws random numbers; {cure}"
+            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient "
+            f"of {', '.join(wrong)}. Either examples influence each other (statistics of the "
+            "batch, a loss over pairs), or some examples have no loss, or these parameters are "
+            "used outside of torch's functions (a custom autograd.Function, TorchScript) or in a "
+            f"function that draws random numbers; {cure}"
         )
     return silent
 
@@ -333,21 +307,23 @@ def differing(
             (losses,), (weights,), True, False, parameters, True, accumulate_grad=False
         )
     layout.add_(expected, ordinary, fresh=True)
-    used = [gradient is not None for gradient in ordinary]
+    is_reached = [gradient is not None for gradient in ordinary]
     del ordinary
     # The same for float64, because models compute some parts in float32, for example normalisation.
-    relative = 5e-2 if half or _rounded(layout) else 3e-4
+    relative = 3e-4
+    if half or _rounded(layout):
+        relative = 5e-2
     # A gradient that is zero by symmetry, such as the gradient of an attention's key bias, is only
     # rounding noise.
     absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
     if not bool(torch.isfinite(absolute)):  # the refresh handles losses that are not finite
         return [], set(layout.names)
-    wrong, silent = [], set()
-    for name, reached, a, b in zip(
-        layout.names, used, layout.views(product), layout.views(expected), strict=True
-    ):
-        error = torch.linalg.vector_norm(a - b)
-        size = torch.linalg.vector_norm(b)
+    wrong = []
+    silent = set()
+    views = zip(layout.views(product), layout.views(expected), strict=True)
+    for name, reached, (actual, ordinary_view) in zip(layout.names, is_reached, views, strict=True):
+        error = torch.linalg.vector_norm(actual - ordinary_view)
+        size = torch.linalg.vector_norm(ordinary_view)
         if not bool(error <= relative * size + absolute):
             wrong.append(f"{name} (off by {float(error / size):.2g} of its norm)")
         elif reached and not bool(size > 0):

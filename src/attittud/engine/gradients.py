@@ -23,7 +23,7 @@ Steps = tuple[Sequence[int], Sequence[int]]
 class PerExampleGradient(ABC):
     """What some examples of one call contribute to the gradient of one parameter."""
 
-    examples: int
+    examples: int  # m
     size: int  # elements of the parameter
 
     @abstractmethod
@@ -41,19 +41,13 @@ class PerExampleGradient(ABC):
         """The largest number of elements needed to form the gradient of one example."""
         return self.size
 
-    def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Tensor]:
-        """The gradients of all examples, some at a time."""
-        for rows in self.parts(budget):
-            yield self.chunk(rows, dtype)
-
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         """Add weights (k x m) times the gradients to `out`: k x elements in order, or k x shape."""
         if self.size == 0:
             return
-        in_order = out.ndim == 2 or out[0].is_contiguous()
         for rows in self.parts(budget):
             gradients = self.chunk(rows, out.dtype)
-            if in_order:
+            if _in_order(out):
                 add_product_(out.view(out.shape[0], -1), weights[:, rows], gradients)
             else:
                 out.add_((weights[:, rows] @ gradients).view_as(out))
@@ -62,22 +56,42 @@ class PerExampleGradient(ABC):
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
-        return torch.cat(
-            [(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)]
-        )
+        products = []
+        for rows in self.parts(budget):
+            products.append((self.chunk(rows, columns.dtype) @ columns).double())
+        return torch.cat(products)
+
+
+def _some(x: Tensor, rows: slice) -> Tensor:
+    """Some examples of x. A view of all examples would take time for nothing."""
+    if rows.stop - rows.start == len(x):
+        return x
+    return x[rows]
+
+
+def _in_order(out: Tensor) -> bool:
+    """Whether rows of sums lie in memory in the order of the parameter's elements."""
+    return out.ndim == 2 or out[0].is_contiguous()
+
+
+def _with_shape(out: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows of sums with the parameter's shape: k x shape."""
+    if out.ndim == 2:
+        return out.view(-1, *shape)
+    return out
 
 
 class Dense(PerExampleGradient):
     """The gradients themselves, for biases, normalisation weights and what has no other class."""
 
     def __init__(self, gradients: Tensor) -> None:
-        self.examples = gradients.shape[0]
-        self.gradients = gradients if gradients.ndim == 2 else gradients.reshape(self.examples, -1)
-        self.size = self.gradients.shape[1]
+        if gradients.ndim != 2:
+            gradients = gradients.reshape(len(gradients), -1)
+        self.gradients = gradients
+        self.examples, self.size = gradients.shape
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        some = self.gradients if rows.stop - rows.start == self.examples else self.gradients[rows]
-        return some.to(dtype)
+        return _some(self.gradients, rows).to(dtype)
 
 
 class Outer(PerExampleGradient):
@@ -96,33 +110,22 @@ class Outer(PerExampleGradient):
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
+        """Both factors with a dimension for the groups."""
         left, right = self._pair
         return left[:, None], right[:, None]
 
-    @property
-    def matrices(self) -> tuple[int, int, int]:
-        """The number of matrices, and their shape."""
-        return self.groups, self.rows, self.columns
-
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
         left, right = self._pair
-        if rows.stop - rows.start < self.examples:
-            left, right = left[rows], right[rows]
-        return self.multiplied(left, right, dtype)
+        return self.multiplied(_some(left, rows), _some(right, rows), dtype)
 
     def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         """The gradients of all examples and groups, the first dimension of both factors."""
-        a, b = left.mT, right
-        if (
-            a.device.type == "cuda"
-            and dtype == torch.float32
-            and a.dtype == b.dtype
-            and a.dtype.itemsize == 2
-        ):
+        are_halves = left.dtype == right.dtype and left.dtype.itemsize == 2
+        if left.is_cuda and dtype == torch.float32 and are_halves:
             # Half-precision operands are multiplied as they are; sums and result are float32.
-            product = torch.bmm(a, b, out_dtype=torch.float32)
+            product = torch.bmm(left.mT, right, out_dtype=torch.float32)
         else:
-            product = torch.bmm(a.to(dtype), b.to(dtype))
+            product = torch.bmm(left.mT.to(dtype), right.to(dtype))
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
@@ -138,7 +141,7 @@ class Outer(PerExampleGradient):
         step = max(1, budget // max(1, a.numel()))
         for target, some in zip(out.split(step), weights.split(step), strict=True):
             weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
-            if out.ndim == 2 or out[0].is_contiguous():
+            if _in_order(out):
                 target.view(-1, self.rows, self.columns).baddbmm_(
                     weighted, b.expand(len(target), -1, -1)
                 )
@@ -146,21 +149,25 @@ class Outer(PerExampleGradient):
                 target.add_((weighted @ b).view_as(target))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        count, dtype = len(vectors), vectors[0].dtype
+        count = len(vectors)
         if count * self.length > self.length + count:
             return super().right(vectors, budget)
-        a, b = (factor.to(dtype) for factor in self.factors)
-        matrices = [vector.reshape(self.matrices) for vector in vectors]
-        return torch.stack(
-            [(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1
-        )
+        left, right = self.factors
+        a = left.to(vectors[0].dtype)
+        b = right.to(vectors[0].dtype)
+        products = []
+        for vector in vectors:
+            matrices = vector.reshape(self.groups, self.rows, self.columns)
+            products.append((a * (b @ matrices.mT)).sum((1, 2, 3), dtype=torch.float64))
+        return torch.stack(products, dim=1)
 
 
 class Rows(PerExampleGradient):
     """Gradients of a table from which rows were looked up: gradients m x T x E, index m x T."""
 
     def __init__(self, gradients: Tensor, index: Tensor, shape: Sequence[int]) -> None:
-        self.gradients, self.index = gradients, index
+        self.gradients = gradients
+        self.index = index
         self.examples, self.length = index.shape
         self.shape = tuple(shape)
         self.size = self.shape[0] * self.shape[1]
@@ -174,13 +181,15 @@ class Rows(PerExampleGradient):
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         index = self.index.flatten()
         gradients = self.gradients.to(out.dtype)
-        out = out.view(-1, *self.shape) if out.ndim == 2 else out
-        for row, weight in zip(out, weights, strict=True):
+        for row, weight in zip(_with_shape(out, self.shape), weights, strict=True):
             row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        products = [self.gradients.to(vector.dtype) * vector[self.index] for vector in vectors]
-        return torch.stack([x.sum((1, 2), dtype=torch.float64) for x in products], dim=1)
+        sums = []
+        for vector in vectors:
+            products = self.gradients.to(vector.dtype) * vector[self.index]
+            sums.append(products.sum((1, 2), dtype=torch.float64))
+        return torch.stack(sums, dim=1)
 
 
 class Pulled(PerExampleGradient):
@@ -194,7 +203,8 @@ class Pulled(PerExampleGradient):
         self.gradients = gradients
         self.tensor = tensor
         self.parameter = parameter
-        self.examples, self.size = gradients.examples, parameter.numel()
+        self.examples = gradients.examples
+        self.size = parameter.numel()
 
     @property
     def elements(self) -> int:
@@ -211,13 +221,14 @@ class Pulled(PerExampleGradient):
 
     def _pull(self, gradients: Tensor) -> Tensor:
         """r x elements of the tensor -> r x shape of the parameter."""
-        shape, dtype = self.tensor.shape, self.tensor.dtype
+        starts = (self.tensor,)
+        ends = (self.parameter,)
         pulled = gradients.new_zeros(len(gradients), *self.parameter.shape)
         for row, gradient in zip(pulled, gradients, strict=True):
-            ends = (self.tensor,)
-            weights = (gradient.view(shape).to(dtype),)
-            to = (self.parameter,)
-            (result,) = run_backward(ends, weights, True, False, to, True, accumulate_grad=False)
+            weights = (gradient.view_as(self.tensor).to(self.tensor.dtype),)
+            (result,) = run_backward(
+                starts, weights, True, False, ends, True, accumulate_grad=False
+            )
             if result is not None:
                 row.copy_(result)
         return pulled
@@ -242,27 +253,34 @@ class Windows(Outer):
         pads: Sequence[int],
         groups: int,
     ) -> None:
-        self.examples, self.groups = examples, groups
+        self.gradient = gradient
+        self.x = x
+        self.examples = examples
+        self.steps = steps
+        self.pads = pads
+        self.groups = groups
         self.dims = weight.ndim - 2
-        self.rows, self.columns = weight.shape[0] // groups, weight[0].numel()
-        self.size, self.shape = weight.numel(), weight.shape
-        self.sizes = gradient.shape[2:]
+        self.rows = weight.shape[0] // groups
+        self.columns = weight[0].numel()
+        self.size = weight.numel()
+        self.shape = weight.shape
         self.window = weight.shape[2:]
-        self.each = gradient.shape[0] // examples
+        self.sizes = gradient.shape[2:]  # the positions in each dimension
+        self.each = gradient.shape[0] // examples  # r
         self.length = self.each * self.sizes.numel()
-        self.steps, self.pads = steps, pads
-        self.gradient, self.x = gradient, x
 
     @cached_property
     def padded(self) -> Tensor:
-        return F.pad(self.x, list(self.pads)) if any(self.pads) else self.x
+        if not any(self.pads):
+            return self.x
+        return F.pad(self.x, list(self.pads))
 
     @property
     def elements(self) -> int:
         return max(self.size, self.length * self.groups * self.columns)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        shaped = out.view(-1, *self.shape) if out.ndim == 2 else out
+        shaped = _with_shape(out, self.shape)
         # With one position the gradient is an outer product, which is cheaper in factors. The
         # kernel forms no gradients, so it needs no `budget`.
         cuda = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
@@ -273,8 +291,9 @@ class Windows(Outer):
         cuda.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        left, right = self._left(rows), self._right(rows)
-        return self.multiplied(left.flatten(0, 1), right.flatten(0, 1), dtype)
+        left = self._left(rows).flatten(0, 1)
+        right = self._right(rows).flatten(0, 1)
+        return self.multiplied(left, right, dtype)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:

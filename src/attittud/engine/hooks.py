@@ -20,12 +20,14 @@ from torch.autograd.graph import GradientEdge
 
 from attittud._torch import BatchNorm, DisableTorchFunction
 from attittud.autograd.layout import Layout, run_backward
-from attittud.engine.base import Checked, Jacobian, Loop, UnsupportedError, probe, verify
+from attittud.engine.base import Jacobian, Loop, UnsupportedError, probe, verify
 from attittud.engine.gradients import PerExampleGradient, Pulled
 from attittud.engine.recorder import Call, Recorder, recording
+from attittud.engine.rules import Use
 
 # How many elements of per-example gradients are formed at once on a GPU: a few MB keep it busy.
-LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
+LEAST_BUDGET = 1 << 20
+MOST_BUDGET = 1 << 27
 CURE = "use engine='loop', or engine='auto', which then uses it"
 
 Visit = Callable[[Tensor, PerExampleGradient], None]
@@ -36,19 +38,25 @@ class Hooks(Loop):
     needs_forward = True
 
     def __init__(self) -> None:
-        self.checked = Checked()
-        self.confirmed: set[Form] = set()
-        """How the parameters were used in the passes that have been compared."""
         self.record: Recorder | None = None
+        self._confirmed: set[Form] = set()
+        """How the parameters were used in the passes that have been compared."""
+        self._compared: set[str] = set()
+        """The parameters whose gradients have been compared with the ordinary ones."""
+        self._silent: set[str] = set()
+        """Parameters that are not compared yet, because their gradient was zero (behind a head that
+        starts at zero) or not finite.
+        """
+        self._refreshes_with_silent = 0
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
         for name, module in model.named_modules():
             if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
                 raise UnsupportedError(
-                    f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that "
-                    "examples have no gradients of their own; pass basis_losses= with batch_norm='frozen', put it "
-                    f"into eval(), or {CURE}"
+                    f"module {name!r} ({type(module).__name__}) normalises by statistics of the "
+                    "batch, so that examples have no gradients of their own; pass basis_losses= "
+                    f"with batch_norm='frozen', put it into eval(), or {CURE}"
                 )
         with recording(model) as record:
             self.record = record
@@ -66,19 +74,35 @@ class Hooks(Loop):
             return super().jacobian(losses, layout)
         if self.record is None:
             raise UnsupportedError(
-                f"engine {self.name!r} must see the forward pass: give primary= as a callable that returns the "
-                f"per-example losses, or basis_losses=; or {CURE}"
+                f"engine {self.name!r} must see the forward pass: give primary= as a callable that "
+                f"returns the per-example losses, or basis_losses=; or {CURE}"
             )
         self.record.end_forward()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if self.checked.due(layout) or not jacobian.forms <= self.confirmed:
+        if self._is_new(layout) or not jacobian.forms <= self._confirmed:
             weights = probe(losses)
             silent = verify(
                 jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=CURE
             )
-            self.confirmed |= jacobian.forms
-            self.checked.add(layout, silent)
+            self._confirmed |= jacobian.forms
+            self._compared |= layout.name_set - silent
+            self._silent = (self._silent | silent) - self._compared
         return jacobian
+
+    def _is_new(self, layout: Layout) -> bool:
+        """Whether a layout has parameters to compare. Those without a usable gradient are compared
+        again 1, 2, 4, 8, ... refreshes later.
+
+        (Not while a CUDA graph is captured, because it cannot wait for the device.)
+        """
+        if not layout.name_set <= self._compared | self._silent:
+            return True
+        if self._silent.isdisjoint(layout.names):
+            return False
+        if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False
+        self._refreshes_with_silent += 1
+        return self._refreshes_with_silent.bit_count() == 1
 
 
 class Form(NamedTuple):
@@ -123,9 +147,9 @@ class HookedJacobian(Jacobian):
         return {id(tensor) for tensor in combined if self._parameters_of(tensor)}
 
     def _parameters_of(self, tensor: Tensor) -> list[Tensor]:
-        return [
-            parameter for parameter in self.record.sources(tensor) if id(parameter) in self._names
-        ]
+        """Return the parameters of the layout that a tensor is computed from."""
+        sources = self.record.sources(tensor)
+        return [parameter for parameter in sources if id(parameter) in self._names]
 
     def _forms(self) -> set[Form]:
         """Return the forms of the calls that the gradients need. Refuses a call whose result has
@@ -138,15 +162,17 @@ class HookedJacobian(Jacobian):
             if id(call) not in self._asked:
                 continue
             described = self._described(call.combined, call.name)
-            entries = call.shape[call.dim] if len(call.shape) > call.dim else 0
+            entries = 0
+            if len(call.shape) > call.dim:
+                entries = call.shape[call.dim]
             one_entry_each = entries == self.examples
             is_multiple = entries > 0 and entries % self.examples == 0
             several_each = is_multiple and call.dim == 0
             if not one_entry_each and not several_each:
                 raise _refusal(
                     described,
-                    f"its result has shape {tuple(call.shape)}, whose first dimension does not belong to the "
-                    f"{self.examples} examples",
+                    f"its result has shape {tuple(call.shape)}, whose first dimension does not "
+                    f"belong to the {self.examples} examples",
                 )
             number = calls_so_far[described]
             calls_so_far[described] += 1
@@ -154,8 +180,12 @@ class HookedJacobian(Jacobian):
         return forms
 
     def _described(self, combined: Sequence[Tensor], function: str) -> str:
-        names = [self._names[id(p)] for tensor in combined for p in self._parameters_of(tensor)]
-        return f"{', '.join(dict.fromkeys(names))} in {function}"
+        """Name the parameters of a call and its function, for messages."""
+        names: dict[str, None] = {}
+        for tensor in combined:
+            for parameter in self._parameters_of(tensor):
+                names[self._names[id(parameter)]] = None
+        return f"{', '.join(names)} in {function}"
 
     # ------------------------------------------------------------------------------------- products
 
@@ -164,27 +194,32 @@ class HookedJacobian(Jacobian):
         # without autocast. In float16 another weight would round small gradients differently, or
         # make products with J overflow. (Calls of other parameters may lie on the way to the
         # layout's, so all calls count.)
-        asked = [call for call in self.record.calls if id(call) in self._asked]
-        combined = [tensor for call in asked for tensor in call.combined]
-        computed = any(not isinstance(tensor, nn.Parameter) for tensor in combined)
-        small = any(call.dtype == torch.float16 for call in self.record.calls)
-        if not (computed or small or torch.is_autocast_enabled(self.layout.device.type)):
-            self._expected, self._weight = parameters, weight
+        if torch.is_autocast_enabled(self.layout.device.type):
+            return
+        for call in self.record.calls:
+            if call.dtype == torch.float16:
+                return
+            if id(call) in self._asked:
+                if not all(isinstance(tensor, nn.Parameter) for tensor in call.combined):
+                    return
+        self._expected = parameters
+        self._weight = weight
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         if weights.shape[0] == 1:  # an ordinary gradient of weighted losses
             return super().left(weights, out)
-        rows = self.layout.empty(weights.shape[0]).zero_() if out is None else out
-        weights = weights.to(rows.dtype)
+        if out is None:
+            out = self.layout.empty(weights.shape[0]).zero_()
+        weights = weights.to(out.dtype)
         if self._expected:
             weights = weights / self._weight  # by which the pass multiplies J
-        targets = self.layout.columns(rows)
+        targets = self.layout.columns(out)
 
         def visit(parameter: Tensor, per_example: PerExampleGradient) -> None:
             per_example.left(targets[id(parameter)], weights, self.budget)
 
         self._sweep(visit)
-        return rows
+        return out
 
     def right(self, vectors: Tensor) -> Tensor:
         self._expected = ()  # whose weight only `left` takes back
@@ -232,7 +267,8 @@ class HookedJacobian(Jacobian):
         Those of tensors that were computed from parameters wait in `computed`.
         """
         try:
-            use = call.use(gradient, self.examples, self._asked[id(call)])
+            arguments = call.arguments | call.data()
+            use = Use(arguments, self._asked[id(call)], gradient, self.examples, call.dim)
             with DisableTorchFunction():
                 for tensor, per_example in call.rule.gradients(use):
                     if id(tensor) in self._names:
@@ -271,7 +307,8 @@ class HookedJacobian(Jacobian):
 
 def _refusal(described: str, why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"engine {Hooks.name!r} cannot separate the gradients of single examples in {described}: {why}; {CURE}"
+        f"engine {Hooks.name!r} cannot separate the gradients of single examples in {described}: "
+        f"{why}; {CURE}"
     )
 
 

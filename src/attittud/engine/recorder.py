@@ -8,7 +8,7 @@ which never calls its output projection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,7 +24,7 @@ from attittud._torch import DisableTorchFunction, add_hook, packs_saved_tensors
 from attittud.autograd.forward import all_modules
 from attittud.engine.attention import MULTI_HEAD_ATTENTION, arguments_of, attend
 from attittud.engine.base import UnsupportedError
-from attittud.engine.rules import EXPANSION, Function, Rule, Use, rule_for
+from attittud.engine.rules import EXPANSION, Function, Rule, rule_for
 
 # These functions repeat a parameter for every example.
 _EXPANSIONS: set[Function] = {Tensor.expand, Tensor.expand_as, Tensor.repeat}
@@ -35,13 +35,18 @@ _FIRST_ONLY: set[Function] = {
 # Autocast runs these functions in its own type.
 _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
+_IN_PLACE_OPERATORS = {
+    *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+}
+
 # Functions that read an attribute of a tensor.
 _GETTER = type(getattr(Tensor.shape, "__get__"))  # noqa: B009
 
 OnCall = Callable[["Call", Tensor], None]
+Data = Callable[[], dict[str, Tensor]]
 
 
-class _Keep(torch.autograd.Function):
+class _Save(torch.autograd.Function):
     """A node outside of the loss's graph that saves tensors in autograd.
 
     So activation checkpointing recomputes these tensors, and offloading moves them.
@@ -53,67 +58,53 @@ class _Keep(torch.autograd.Function):
         return anchor.new_empty(0)
 
 
-_keep: Function = _Keep.apply
+_save: Function = _Save.apply
 
 
-class Kept:
-    """The data among the arguments of a call, until the gradient of its result arrives."""
+def _packed(tensors: dict[str, Tensor]) -> Data:
+    """Save tensors in autograd, whose hooks may pack them; return a function that unpacks them."""
+    names = list(tensors)
+    # The result itself is kept, because up to torch 2.11 its node dies with it.
+    result = _save(torch.zeros((), requires_grad=True), *tensors.values())
+    return lambda: dict(zip(names, result.grad_fn.saved_tensors, strict=True))
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self._names = list(tensors)
-        self._tensors = list(tensors.values())
-        self._versions = [tensor._version for tensor in self._tensors]
-        self._node: Tensor | None = None
-        if tensors and packs_saved_tensors():
-            # The result itself is kept, because up to torch 2.11 its node dies with it.
-            anchor = torch.zeros((), requires_grad=True)
-            self._node = _keep(anchor, *self._tensors)
-            self._tensors = []
 
-    @property
-    def packed(self) -> bool:
-        """Whether hooks for saved tensors have packed the data, as in checkpointing."""
-        return self._node is not None
+def _unchanged(tensors: dict[str, Tensor]) -> Data:
+    """Return a function that returns these tensors, unless they have been overwritten by then."""
+    versions = [tensor._version for tensor in tensors.values()]
 
-    def tensors(self) -> dict[str, Tensor]:
-        if self._node is not None:
-            node: Any = self._node.grad_fn
-            return dict(zip(self._names, node.saved_tensors, strict=True))
-        if [tensor._version for tensor in self._tensors] != self._versions:
+    def data() -> dict[str, Tensor]:
+        if [tensor._version for tensor in tensors.values()] != versions:
             raise UnsupportedError(
-                "an argument was overwritten in place, and its old value is needed for the gradients"
+                "an argument was overwritten in place, and its old value is needed for the "
+                "gradients"
             )
-        return dict(zip(self._names, self._tensors, strict=True))
+        return tensors
+
+    return data
 
 
 @dataclass(eq=False, slots=True)
 class Call:
     """One call of a function that combines parameters with data."""
 
-    function: Function
+    name: str
+    """The function's name."""
     rule: Rule
     arguments: dict[str, Any]
     """The arguments by name, with None for data."""
     combined: list[Tensor]
     """The arguments that are parameters, or tensors computed from parameters alone."""
-    kept: Kept
+    data: Data
+    """Returns the data among the arguments by name. Under activation checkpointing it may run a
+    part of the model again.
+    """
     dim: int
     """The dimension of the examples: 0, or 1 inside of `nn.MultiheadAttention`."""
     shape: torch.Size
     dtype: torch.dtype
     edge: GradientEdge
     """The result's place in the graph. The result itself is not held."""
-
-    @property
-    def name(self) -> str:
-        return _name(self.function)
-
-    def use(self, gradient: Tensor, examples: int, asked: Set[int]) -> Use:
-        """Return what a rule needs to form gradients.
-
-        Activation checkpointing may run a part of the model again here.
-        """
-        return Use(self.arguments | self.kept.tensors(), asked, gradient, examples, self.dim)
 
 
 @dataclass(slots=True)
@@ -135,32 +126,12 @@ class SharedTensors:
     sources: dict[int, list[Tensor]] = field(default_factory=dict)
     """By id of a tensor with a gradient: the trainable parameters that it is computed from."""
 
-    @classmethod
-    def of(cls, model: nn.Module) -> SharedTensors:
-        shared = cls()
-        for module in all_modules(model):
-            for tensor in (*module._buffers.values(), *module._parameters.values()):
-                if tensor is not None:
-                    shared.tensors[id(tensor)] = tensor
-                    if tensor.requires_grad and isinstance(tensor, nn.Parameter):
-                        shared.sources[id(tensor)] = [tensor]
-        return shared
-
-    def among(self, arguments: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the shared tensors among arguments, and those that depend on parameters."""
-        shared, combined = list[Tensor](), list[Tensor]()
-        for tensor in arguments:
-            if id(tensor) in self.tensors:
-                shared.append(tensor)
-            if id(tensor) in self.sources:
-                combined.append(tensor)
-        return shared, combined
-
     def add(self, result: Any, arguments: Iterable[Tensor]) -> None:
         """Note the result of a function all of whose arguments are shared."""
         sources: dict[int, Tensor] = {}
         for tensor in arguments:
-            sources |= {id(p): p for p in self.sources.get(id(tensor), ())}
+            for parameter in self.sources.get(id(tensor), ()):
+                sources[id(parameter)] = parameter
         for tensor in tensors_in((result,)):
             self.tensors.setdefault(id(tensor), tensor)
             if tensor.requires_grad and sources:
@@ -174,6 +145,18 @@ class SharedTensors:
         self.sources.pop(id(tensor), None)
 
 
+def shared_tensors(model: nn.Module) -> SharedTensors:
+    """Return the parameters and buffers of a model."""
+    shared = SharedTensors()
+    for module in all_modules(model):
+        for tensor in (*module._buffers.values(), *module._parameters.values()):
+            if tensor is not None:
+                shared.tensors[id(tensor)] = tensor
+                if tensor.requires_grad and isinstance(tensor, nn.Parameter):
+                    shared.sources[id(tensor)] = [tensor]
+    return shared
+
+
 class Recorder(TorchFunctionMode):
     """A mode for a forward pass and later uses of its graph, which may run parts of it again."""
 
@@ -181,8 +164,8 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.calls: list[Call] = []
         self.refusals: list[Refusal] = []
-        self._shared = SharedTensors.of(model)
-        self._dim = 0
+        self._shared = shared_tensors(model)
+        self._dim = 0  # the dimension of the examples
         self._forward = True
         self._repeats = False
         """Whether parts of the forward pass run again later, as under activation checkpointing."""
@@ -213,7 +196,9 @@ class Recorder(TorchFunctionMode):
         """Free the calls, and remove the hooks of their results."""
         for remove in self._removals:
             remove()
-        self.calls, self.refusals, self._removals = [], [], []
+        self.calls = []
+        self.refusals = []
+        self._removals = []
 
     # ---------------------------------------------------------------------------------------- calls
 
@@ -224,6 +209,10 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run a function, and record it if it is one of parameters and data.
+
+        Results of shared tensors alone are shared too; other results depend on the examples.
+        """
         kwargs = kwargs or {}
         if not (self._forward or self._repeats):
             return func(*args, **kwargs)
@@ -233,8 +222,12 @@ class Recorder(TorchFunctionMode):
                 return attribute
         if func is MULTI_HEAD_ATTENTION and (arguments := arguments_of(args, kwargs)) is not None:
             return self._attention(arguments)
-        tensors = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
-        shared, combined = self._shared.among(tensors)
+        if func in _FIRST_ONLY:
+            tensors = tensors_in(args[:1])
+        else:
+            tensors = tensors_in((*args, *kwargs.values()))
+        shared = [tensor for tensor in tensors if id(tensor) in self._shared.tensors]
+        combined = [tensor for tensor in shared if id(tensor) in self._shared.sources]
         looks_up = func is F.embedding and not _same_for_all(tensors[0])
         meets_data = looks_up or len(shared) < len(tensors)
         if combined and meets_data and torch.is_grad_enabled():
@@ -244,13 +237,14 @@ class Recorder(TorchFunctionMode):
             if _in_place(func) and isinstance(args[0], Tensor):
                 self._shared.forget(args[0])
         elif combined and func in _EXPANSIONS and _grew(combined[0], result):
-            self._note(func, EXPANSION, {"input": combined[0]}, combined, Kept({}), result)
+            self._note(func, EXPANSION, {"input": combined[0]}, combined, _unchanged({}), result)
         elif shared or func is torch.arange:
             self._shared.add(result, shared)
         return result
 
     def _attention(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        dim_before, self._dim = self._dim, 1
+        dim_before = self._dim
+        self._dim = 1
         try:
             with self:
                 return attend(arguments)
@@ -278,15 +272,22 @@ class Recorder(TorchFunctionMode):
                 self.refusals.append(Refusal(combined, _name(function)))
             return result
         rule, arguments = match
-        # The versions of the data are taken before the call, because the call itself may overwrite
-        # them.
-        saved = Kept({name: arguments[name] for name in rule.kept if id(arguments[name]) in data})
-        self._repeats = self._repeats or saved.packed
-        rest = {name: None if id(value) in data else value for name, value in arguments.items()}
+        needed: dict[str, Tensor] = {}
+        for name, value in arguments.items():
+            if id(value) in data:
+                arguments[name] = None
+                if name in rule.needed:
+                    needed[name] = value
+        # This comes before the call, because the call itself may overwrite the data.
+        if needed and packs_saved_tensors():
+            self._repeats = True
+            later = _packed(needed)
+        else:
+            later = _unchanged(needed)
         result = function(*args, **kwargs)
         if _in_place(function):
             self._shared.forget(result)
-        self._note(function, rule, rest, combined, saved, result)
+        self._note(function, rule, arguments, combined, later, result)
         return result
 
     def _note(
@@ -295,16 +296,23 @@ class Recorder(TorchFunctionMode):
         rule: Rule,
         arguments: dict[str, Any],
         combined: list[Tensor],
-        saved: Kept,
+        data: Data,
         result: Tensor,
     ) -> None:
         """Record a call, with a hook now: its result may be overwritten in place later."""
         if not self._forward or not result.requires_grad:
             return
         whole = _whole(result)
-        shape, edge = result.shape, get_gradient_edge(whole)
         call = Call(
-            function, rule, arguments, combined, saved, self._dim, shape, result.dtype, edge
+            _name(function),
+            rule,
+            arguments,
+            combined,
+            data,
+            self._dim,
+            result.shape,
+            result.dtype,
+            get_gradient_edge(whole),
         )
         self.calls.append(call)
 
@@ -364,8 +372,9 @@ def _cast(x: Any) -> Any:
     """
     if not isinstance(x, Tensor) or x.dtype != torch.float32:
         return x
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    if not torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _grew(before: Tensor, after: Tensor) -> bool:
@@ -375,16 +384,10 @@ def _grew(before: Tensor, after: Tensor) -> bool:
 
 @cache
 def _in_place(function: Function) -> bool:
+    """Whether a function overwrites its first argument."""
     name = getattr(function, "__name__", "")
     if name.startswith("__"):
-        return name in (
-            "__setitem__",
-            "__iadd__",
-            "__isub__",
-            "__imul__",
-            "__itruediv__",
-            "__ipow__",
-        )
+        return name in _IN_PLACE_OPERATORS
     return name.endswith("_")
 
 
@@ -396,4 +399,6 @@ def _whole(x: Tensor) -> Tensor:
     base = x._base
     if base is None or base.grad_fn is None or base.numel() != x.numel():
         return x
-    return base if base.is_contiguous() and x.is_contiguous() else x
+    if not (base.is_contiguous() and x.is_contiguous()):
+        return x
+    return base

@@ -54,7 +54,9 @@ class Use:
 
     def operand(self, x: Tensor) -> Tensor:
         """Return an input as the function used it: under autocast, in the type of its result."""
-        return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
+        if self.gradient.dtype.itemsize == 2:
+            return x.to(self.gradient.dtype)
+        return x
 
     def by_example(self, x: Tensor) -> Tensor:
         """m x r x the rest: r entries, which follow each other, belong to one example."""
@@ -80,13 +82,20 @@ class Use:
                 f"an argument of shape {tuple(shape)} has entries of its own for every example"
             )
         values = self.by_example(values).sum(1)
-        dims = [at for at, size in enumerate(full) if at > 0 and size == 1 and values.shape[at] > 1]
-        return Dense(values.sum(dims) if dims else values)
+        dims = []
+        for dim in range(1, values.ndim):
+            if full[dim] == 1 and values.shape[dim] > 1:
+                dims.append(dim)
+        if dims:
+            values = values.sum(dims)
+        return Dense(values)
 
 
 def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
     """Sum in float32 at least."""
-    return g.sum(dims, dtype=torch.float32 if g.dtype.itemsize < 4 else g.dtype)
+    if g.dtype.itemsize < 4:
+        return g.sum(dims, dtype=torch.float32)
+    return g.sum(dims)
 
 
 # ------------------------------------------------------------------------------------------- layers
@@ -116,7 +125,8 @@ def addmm(use: Use) -> Gradients:
 def embedding(use: Use) -> Gradients:
     if use["scale_grad_by_freq"]:
         raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
-    weight, padding = use["weight"], use["padding_idx"]
+    weight = use["weight"]
+    padding = use["padding_idx"]
     g = use.positions(use.gradient)
     index = use.by_example(use["input"]).flatten(1)
     if padding is not None:
@@ -132,7 +142,8 @@ def embedding(use: Use) -> Gradients:
 
 
 def convolution(use: Use) -> Gradients:
-    weight, bias = use["weight"], use["bias"]
+    weight = use["weight"]
+    bias = use["bias"]
     if use.gradient.ndim != weight.ndim:
         raise UnsupportedError("its input has no dimension for the examples")
     if use.asks(bias):
@@ -140,16 +151,21 @@ def convolution(use: Use) -> Gradients:
         yield bias, Dense(_sum(g, [1, *range(3, g.ndim)]))
     if use.asks(weight):
         dims = weight.ndim - 2
-        steps = _tuple(use["stride"], dims), _tuple(use["dilation"], dims)
-        pads = _pads(use["padding"], weight.shape[2:], steps[1])
+        stride = _tuple(use["stride"], dims)
+        dilation = _tuple(use["dilation"], dims)
+        pads = _pads(use["padding"], weight.shape[2:], dilation)
         x = use.operand(use["input"])
+        steps = (stride, dilation)
         yield weight, Windows(use.gradient, x, weight, use.examples, steps, pads, use["groups"])
 
 
 def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number for each dimension of a window, from one number for all of them, or from several."""
     if isinstance(value, int):
-        return (value,) * dims
-    return tuple(value) * dims if len(value) == 1 else tuple(value)
+        value = (value,)
+    if len(value) == 1:
+        return tuple(value) * dims
+    return tuple(value)
 
 
 def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -172,7 +188,9 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
 def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gradients:
     """weight * normalised + bias, over the channels or over the last `features` dimensions."""
     g = use.by_example(use.gradient)
-    dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
+    dims = [1, *range(3, g.ndim)]
+    if features:
+        dims = list(range(1, g.ndim - features))
     weight: Any = use["weight"]
     bias: Any = use.arguments.get("bias")
     if use.asks(weight):
@@ -183,13 +201,15 @@ def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gr
 
 def layer_norm(use: Use) -> Gradients:
     shape = use["normalized_shape"]
-    x, eps = use["input"], use["eps"]
+    x = use["input"]
+    eps = use["eps"]
     return _affine(use, lambda: F.layer_norm(x, shape, None, None, eps), len(shape))
 
 
 def rms_norm(use: Use) -> Gradients:
     shape = use["normalized_shape"]
-    x, eps = use["input"], use["eps"]
+    x = use["input"]
+    eps = use["eps"]
     return _affine(use, lambda: F.rms_norm(x, shape, None, eps), len(shape))
 
 
@@ -203,8 +223,12 @@ def group_norm(use: Use) -> Gradients:
 def instance_norm(use: Use) -> Gradients:
     # The statistics are running statistics or those of a single example, never those of the batch.
     single = use["use_input_stats"]
-    mean, var = (None, None) if single else (use["running_mean"], use["running_var"])
-    x, eps = use["input"], use["eps"]
+    mean = var = None
+    if not single:
+        mean = use["running_mean"]
+        var = use["running_var"]
+    x = use["input"]
+    eps = use["eps"]
     return _affine(use, lambda: F.instance_norm(x, mean, var, None, None, single, 0.0, eps))
 
 
@@ -247,8 +271,8 @@ class Rule(NamedTuple):
     """The function's arguments with their defaults; `...` where there is none."""
     data: tuple[str, ...]
     """The arguments that may depend on the examples."""
-    kept: tuple[str, ...]
-    """The arguments whose values the gradients need."""
+    needed: tuple[str, ...]
+    """The arguments of `data` whose values the gradients need."""
 
 
 def _rule(

@@ -14,8 +14,8 @@ from attittud.report import Report
 def missing_extra(adapter: str, error: ImportError) -> ImportError:
     """The error for a framework that is not installed; an adapter needs the extra of its name."""
     return ImportError(
-        f"attittud.integrations.{adapter} needs the extra {adapter!r}: pip install 'attittud[{adapter}]', or in a checkout "
-        f"pip install '.[{adapter}]' ({error})"
+        f"attittud.integrations.{adapter} needs the extra {adapter!r}: pip install "
+        f"'attittud[{adapter}]', or in a checkout pip install '.[{adapter}]' ({error})"
     )
 
 
@@ -45,6 +45,7 @@ class Latest:
         self._steps_of: dict[str, set[int]] = {}
 
     def take(self, report: Report) -> Report:
+        """End a step with this report; returns the report."""
         self.report = report
         self.end_step()
         if report.refreshed:
@@ -56,15 +57,19 @@ class Latest:
         self._steps += 1
 
     def add(self, name: str, loss: Tensor) -> Tensor:
-        self._sums[name] = self._sums[name] + loss if name in self._sums else loss
+        """Add the loss of a micro-batch to those of this step; returns the loss."""
+        if name in self._sums:
+            self._sums[name] = self._sums[name] + loss
+        else:
+            self._sums[name] = loss
         self._steps_of.setdefault(name, set()).add(self._steps)
         return loss
 
     def losses(self) -> dict[str, Tensor]:
         """Return the mean loss of each task over the steps since the last call that computed it."""
-        means = {
-            f"loss_{name}": total / len(self._steps_of[name]) for name, total in self._sums.items()
-        }
+        means = {}
+        for name, total in self._sums.items():
+            means[f"loss_{name}"] = total / len(self._steps_of[name])
         self._sums = {}
         self._steps_of = {}
         return means
@@ -96,7 +101,10 @@ def numbers(report: Report) -> dict[str, float]:
         squares = {part: float(values[f"{prefix}{part}"]) ** 2 for part in PARTS}
         total = sum(squares.values())
         for part, square in squares.items():
-            figures[f"{prefix}share_{part}"] = square / total if total else 0.0
+            share = 0.0
+            if total:
+                share = square / total
+            figures[f"{prefix}share_{part}"] = share
             weight = f"{prefix}weight_{part}"
             if weight in values:  # eta="auto"
                 figures[weight] = float(values[weight])

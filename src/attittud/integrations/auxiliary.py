@@ -41,7 +41,9 @@ class AuxiliaryData:
         judges: Any,
         others: Iterable[str],
     ) -> None:
-        named = dict(data) if isinstance(data, Mapping) else {SINGLE: data}
+        named = {SINGLE: data}
+        if isinstance(data, Mapping):
+            named = dict(data)
         for name in {*collators, *others}:
             if name not in named:
                 raise ValueError(
@@ -65,11 +67,13 @@ class AuxiliaryData:
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
+        """Draw `count` batches from each dataset but the judges'."""
         window: Window = {}
         for name, stream in self.streams.items():
             if name != JUDGES:
                 batches = [stream.draw() for _ in range(count)]
-                window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
+                items = self.trainer._get_num_items_in_batch(batches, device)
+                window[name] = (batches, items)
         return window
 
     def _prepared(self, name: str, data: Any) -> Any:
@@ -98,15 +102,20 @@ class AuxiliaryData:
             )
         except Exception as error:
             error.add_note(
-                f"{trainer.argument_of(name)} is prepared like train_dataset: give it the same type and columns"
+                f"{trainer.argument_of(name)} is prepared like train_dataset: give it the same "
+                "type and columns"
             )
             raise
 
     def _stream(self, name: str, drawn: int) -> Stream:
         data = self.datasets[name]
         args = self.trainer.args
-        seed = args.seed if args.data_seed is None else args.data_seed
-        size = self.trainer._train_batch_size if self.batch_size is None else self.batch_size
+        seed = args.data_seed
+        if seed is None:
+            seed = args.seed
+        size = self.batch_size
+        if size is None:
+            size = self.trainer._train_batch_size
         shuffled = None
         if hasattr(data, "__len__"):
             whole = 1
@@ -130,7 +139,8 @@ class AuxiliaryData:
         """
         trainer = self.trainer
         args = trainer.args
-        previous = trainer.data_collator, args.remove_unused_columns
+        previous_collator = trainer.data_collator
+        removes_columns = args.remove_unused_columns
         if name in self.collators:
             trainer.data_collator = self.collators[name]
             args.remove_unused_columns = False
@@ -141,7 +151,8 @@ class AuxiliaryData:
             error.add_note(f"the error is about {trainer.argument_of(name)}")
             raise
         finally:
-            trainer.data_collator, args.remove_unused_columns = previous
+            trainer.data_collator = previous_collator
+            args.remove_unused_columns = removes_columns
 
 
 class Shuffled(Sampler[int]):

@@ -32,7 +32,9 @@ from attittud.losses import per_sequence, per_sequence_kl
 
 GUARDS = ("none", "kl", "a_gem")
 A_GEM = preset("pcgrad") | {"primary_weight": 0.0}
-NEW, PROTECTED, HELD_OUT = "new", "protected", "held_out"
+NEW = "new"
+PROTECTED = "protected"
+HELD_OUT = "held_out"
 NOISE = "neftune_noise_alpha"  # an attribute that transformers gives to the embeddings
 
 
@@ -100,12 +102,16 @@ class GuardMixin(AttittudMixin):
         )
         check_model_and_settings(self)
         self._held_out = self.auxiliary.datasets.pop(HELD_OUT, None)
-        self._start = weights_of(self.model) if guard == "kl" else {}
+        self._start: dict[str, Tensor] = {}  # the start model's weights
+        if guard == "kl":
+            self._start = weights_of(self.model)
         self._start_loss: float | None = None  # on the held-out data
         self._window_begins = False
 
     def argument_of(self, name: str) -> str:
-        return "protect_eval_dataset=" if name == HELD_OUT else "protect_dataset="
+        if name == HELD_OUT:
+            return "protect_eval_dataset="
+        return "protect_dataset="
 
     def checked_collator(self, name: str, collator: Any) -> Any:
         return partial(collate, collator, self.argument_of(name), int(shifts_labels(self)))
@@ -118,7 +124,9 @@ class GuardMixin(AttittudMixin):
         batches, items = super(AttittudMixin, self).get_batch_samples(
             epoch_iterator, num_batches, device
         )
-        self._window = self.auxiliary.draw(1, device) if batches else {}
+        self._window = {}
+        if batches:
+            self._window = self.auxiliary.draw(1, device)
         self._window_begins = True
         return batches, items
 
@@ -209,8 +217,9 @@ class GuardMixin(AttittudMixin):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Measure forgetting too, in time for the callbacks that look at an evaluation."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        several = isinstance(self.eval_dataset, dict)
-        first = f"eval_{next(iter(self.eval_dataset))}" if several else "eval"
+        first = "eval"
+        if isinstance(self.eval_dataset, dict):
+            first = f"eval_{next(iter(self.eval_dataset))}"
         if self._start_loss is not None and metric_key_prefix == first:
             output.metrics["eval_forgetting"] = self.forgetting()
         return output
@@ -266,7 +275,8 @@ def check_model_and_settings(trainer: Any) -> None:
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     metric = trainer.args.metric_for_best_model or ""
     refusals = {
-        f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; use a model without an "
+        f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; "
+        "use a model without an "
         "encoder": getattr(config, "is_encoder_decoder", False),
         "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; use LoRA": (
             getattr(peft, "is_prompt_learning", False)
@@ -292,8 +302,8 @@ def collate(collator: Callable[[Any], Any], argument: str, first: int, rows: Any
     labels = batch.get("labels")
     if labels is None or labels.ndim != 2 or not bool((labels[:, first:] != -100).any()):
         raise ValueError(
-            f"{argument}: a batch has no labels of tokens that count; pass a protect_collator= that makes them, such as "
-            "DataCollatorForLanguageModeling(tokenizer, mlm=False)"
+            f"{argument}: a batch has no labels of tokens that count; pass a protect_collator= "
+            "that makes them, such as DataCollatorForLanguageModeling(tokenizer, mlm=False)"
         )
     return batch
 

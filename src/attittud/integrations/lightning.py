@@ -60,10 +60,12 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
             for base in type(self.trainer.strategy).__mro__:
                 if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
                     raise ValueError(
-                        f"{base.__name__} hides gradients in its own buffers; use ModelParallelStrategy (FSDP2) and call "
-                        "fully_shard in configure_model"
+                        f"{base.__name__} hides gradients in its own buffers; use "
+                        "ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
                     )
-            group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
+            group = None
+            if self.trainer.world_size > 1:
+                group = torch.distributed.group.WORLD
             guide = Guide(self, process_group=group, **self.guide_settings)
             if self._saved is not None:
                 entry = f"the entry {STATE_KEY!r} of Lightning's checkpoint"
@@ -91,14 +93,19 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
                 Trainer's logging steps.
             more: other arguments of `Guide.backward`.
         """
-        named = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
-        tasks = {name: self.scaled(loss) for name, loss in named.items()}
+        if not isinstance(auxiliary, Mapping):
+            auxiliary = {SINGLE: auxiliary}
+        tasks = {name: self.scaled(loss) for name, loss in auxiliary.items()}
         judge = more.get("judge")
         if judge is not None:
             more["judge"] = lambda: self.scaled(judge())
-        losses = None if primary is None else self.scaled(primary)
+        losses = None
+        mean = None
+        if primary is not None:
+            losses = self.scaled(primary)
+            mean = primary.detach().mean()
         report = self._latest.take(self.guide.backward(losses, tasks, **more))
-        self.finish_backward(None if primary is None else primary.detach().mean())
+        self.finish_backward(mean)
         steps = self.trainer.fit_loop.epoch_loop.total_batch_idx + 1
         if log and steps % self.trainer.log_every_n_steps == 0:
             self.log_dict(self._latest.numbers())
@@ -120,11 +127,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         """Do what `manual_backward` does after a backward pass: call the hooks
         `on_after_backward`.
         """
+        if loss is None:
+            loss = torch.zeros(())
         strategy = self.trainer.strategy
-        loss = strategy.precision_plugin.post_backward(
-            torch.zeros(()) if loss is None else loss, self
-        )
-        strategy.post_backward(loss)
+        strategy.post_backward(strategy.precision_plugin.post_backward(loss, self))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -139,4 +145,5 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self._saved, self._guide = checkpoint.get(STATE_KEY), None
+        self._saved = checkpoint.get(STATE_KEY)
+        self._guide = None

@@ -58,7 +58,9 @@ class TrainerLoss:
         )
         # DPO has two rows of output for each example: the chosen and the rejected answer.
         pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
-        self.rows_per_example = 2 if pairs else 1
+        self.rows_per_example = 1
+        if pairs:
+            self.rows_per_example = 2
         self._model_loss: ModelLoss | None = None
 
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
@@ -78,6 +80,7 @@ class TrainerLoss:
         return losses / self.divisor(items)
 
     def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        """The loss of an auxiliary micro-batch, as it is added to the step."""
         if name in self.auxiliary_losses:
             return self.auxiliary_losses[name](model, inputs) / self._micro_batches
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
@@ -110,7 +113,9 @@ class TrainerLoss:
         if is_divided is None:
             counts_items = trainer.model_accepts_loss_kwargs and items is not None
             is_divided = counts_items or trainer.compute_loss_func is not None
-        return 1 if is_divided else self._micro_batches
+        if is_divided:
+            return 1
+        return self._micro_batches
 
 
 def shifts_labels(trainer: Any) -> bool:
@@ -124,8 +129,8 @@ def check_batch(inputs: Any) -> None:
     has_positions_alone = "position_ids" in inputs and "attention_mask" not in inputs
     if packed or (has_positions_alone and inputs["input_ids"].shape[0] == 1):
         raise ValueError(
-            "the primary batch is packed or padding-free, so its examples have no losses of their own; use a padding collator "
-            "for train_dataset"
+            "the primary batch is packed or padding-free, so its examples have no losses of their "
+            "own; use a padding collator for train_dataset"
         )
 
 
@@ -154,16 +159,17 @@ class ModelLoss:
         self.trainer = trainer
         if "labels" not in inputs:
             raise ValueError(
-                f"the primary batch has no 'labels' (it has {', '.join(sorted(inputs))}); pass primary_losses="
+                f"the primary batch has no 'labels' (it has {', '.join(sorted(inputs))}); pass "
+                "primary_losses="
             )
         self.shift, self.divides_by_items = self._compare(model, inputs)
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> Tensor:
         # Models with a fused loss return logits only if the forward pass gets no labels.
-        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        losses, total = self._sums(
-            check_logits(outputs, self.trainer.model), inputs["labels"], self.shift
-        )
+        others = dict(inputs)
+        labels = others.pop("labels")
+        logits = check_logits(model(**others), self.trainer.model)
+        losses, total = self._sums(logits, labels, self.shift)
         if self.divides_by_items and num_items_in_batch is not None:
             # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients
             # DDP then averages.
@@ -176,7 +182,7 @@ class ModelLoss:
         """Losses summed over the tokens of each example, and the number of tokens."""
         labels = labels.to(logits.device)
         if logits.ndim == 3 and labels.ndim == 2:
-            count = (labels[:, 1:] if shift else labels).ne(-100).sum()
+            count = labels[:, int(shift) :].ne(-100).sum()
             return per_sequence(logits, labels, shift=shift, reduction="sum"), count
         kind = getattr(getattr(self.trainer.model, "config", None), "problem_type", None)
         return per_example(logits, labels, problem_type=kind), labels.shape[0]
@@ -196,15 +202,20 @@ class ModelLoss:
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < model_loss / 2
         model.train()
         causal = shifts_labels(self.trainer)
-        sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
-        means = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
+        means = {}
+        for shift in (causal, not causal):
+            losses, total = self._sums(logits, labels, shift)
+            means[shift] = float(losses.sum() / total)
         # on a tie the first, more likely form
         best = min(means, key=lambda shift: abs(means[shift] - model_loss))
-        tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
+        tolerance = 1e-4
+        if logits.dtype.itemsize < 4:
+            tolerance = 1e-2
         if not abs(means[best] - model_loss) <= tolerance * abs(model_loss):
             raise ValueError(
-                f"the loss of {type(self.trainer.model).__name__} ({model_loss:.5g}) is not what its logits and labels give "
-                f"({means[best]:.5g}); pass primary_losses=, a function of (model, inputs) that returns one loss per example"
+                f"the loss of {type(self.trainer.model).__name__} ({model_loss:.5g}) is not what "
+                f"its logits and labels give ({means[best]:.5g}); pass primary_losses=, a function "
+                "of (model, inputs) that returns one loss per example"
             )
         return best, divides
 
@@ -232,7 +243,9 @@ class Cut:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = self._model(*args, **kwargs)
-        for name in OUTPUTS if torch.is_grad_enabled() else ():
+        if not torch.is_grad_enabled():
+            return outputs
+        for name in OUTPUTS:
             value = getattr(outputs, name, None)
             if isinstance(value, Tensor) and value.requires_grad:
                 leaf = value.detach().requires_grad_()
@@ -249,9 +262,9 @@ class Cut:
         leaves = [leaf for _, leaf in self._cuts]
         if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
             raise ValueError(
-                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be divided "
-                "among the examples; turn off losses inside the model (use_liger_kernel=False, router_aux_loss_coef=0), or "
-                "pass primary_losses="
+                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} "
+                "alone, so it cannot be divided among the examples; turn off losses inside the "
+                "model (use_liger_kernel=False, router_aux_loss_coef=0), or pass primary_losses="
             )
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         shares = torch.zeros((), dtype=loss.dtype, device=loss.device)

@@ -50,7 +50,11 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         rank: int = 10,
     ) -> None:
         super().__init__()
-        self.eta = eta if isinstance(eta, Eta) else tuple(eta)
+        self.eta: Eta | tuple[Eta, ...]
+        if isinstance(eta, Eta):
+            self.eta = eta
+        else:
+            self.eta = tuple(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.primary_rows = check_count("primary_rows", primary_rows)
         self.rank = check_count("rank", rank)
@@ -61,12 +65,16 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         auxiliary = matrix[self.primary_rows :]
         if len(auxiliary) == 0:
             raise ValueError(
-                f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so none is auxiliary"
+                f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so "
+                "none is auxiliary"
             )
-        etas = [self.eta] * len(auxiliary) if isinstance(self.eta, Eta) else self.eta
+        etas = self.eta
+        if isinstance(etas, Eta):
+            etas = (etas,) * len(auxiliary)
         if len(etas) != len(auxiliary):
             raise ValueError(
-                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; pass one Eta, or one for each row"
+                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; pass one Eta, "
+                "or one for each row"
             )
         mean = primary.mean(dim=0)
         # With NaN or Inf there are no directions, as after such a refresh: everything is neutral,
@@ -82,6 +90,6 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.eta!r}, primary_weight={self.primary_weight}, primary_rows={self.primary_rows}, "
-            f"rank={self.rank})"
+            f"{type(self).__name__}({self.eta!r}, primary_weight={self.primary_weight}, "
+            f"primary_rows={self.primary_rows}, rank={self.rank})"
         )

@@ -64,12 +64,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     """
 
     current_gradient_accumulation_steps: int
-    # whether several examples of `train_dataset` may share a row, since none needs a loss of its
-    # own
     packs = False
-    full_batches = (
-        False  # whether the last batch of the other datasets is filled up from their next epoch
-    )
+    """Whether several examples of `train_dataset` may share a row, since none needs a loss of its
+    own.
+    """
+    full_batches = False
+    """Whether the last batch of the other datasets is filled up from their next epoch."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         # Wrong settings are refused before any data is prepared.
         if self.make_guide(self.model).judge_due != (judge_dataset is not None):
             raise ValueError(
-                "eta='auto' and judge_dataset=, primary examples that are not in train_dataset, need each other"
+                "eta='auto' and judge_dataset=, primary examples that are not in train_dataset, "
+                "need each other"
             )
         losses = dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
@@ -108,7 +109,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def argument_of(self, name: str) -> str:
         """How messages call a dataset."""
-        return f"{JUDGES}=" if name == JUDGES else f"the auxiliary dataset {name!r}"
+        if name == JUDGES:
+            return f"{JUDGES}="
+        return f"the auxiliary dataset {name!r}"
 
     def checked_collator(self, name: str, collator: Any) -> Any:
         """Return the collator of a dataset, which refuses labels without an output of the model."""
@@ -150,8 +153,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         # All primary micro-batches of a step contribute to the basis, which the first auxiliary
         # micro-batch fixes.
         for name, (batches, items) in self._window.items():
-            weights = guide.auxiliary_weight
-            weight = weights[name] if isinstance(weights, dict) else weights
+            weight = guide.auxiliary_weight
+            if isinstance(weight, dict):
+                weight = weight[name]
             for batch in batches:
                 with self.compute_loss_context_manager():
                     loss = self.objective.auxiliary(name, model, self._prepare_inputs(batch), items)
@@ -173,7 +177,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def _scaled(self, loss: Tensor) -> Tensor:
         scaler = self.accelerator.scaler
-        return loss if scaler is None else scaler.scale(loss)
+        if scaler is not None:
+            loss = scaler.scale(loss)
+        return loss
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
@@ -202,10 +208,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
             # The mean over the workers, as the Trainer logs its own loss.
-            logs |= {
-                name: float(self.accelerator.reduce(mean, "mean"))
-                for name, mean in self._latest.losses().items()
-            }
+            for name, mean in self._latest.losses().items():
+                logs[name] = float(self.accelerator.reduce(mean, "mean"))
             logs |= self._latest.numbers()
         super().log(logs, *args, **kwargs)
 
@@ -217,13 +221,16 @@ class AttittudTrainer(AttittudMixin):
 def collate(collator: Callable[[Any], Any], argument: str, classes: int, rows: Any) -> Any:
     """Make a batch. The model's own error would name no dataset, and on a GPU not even the label."""
     batch = collator(rows)
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    labels = None
+    if isinstance(batch, Mapping):
+        labels = batch.get("labels")
     if isinstance(labels, Tensor) and not labels.is_floating_point():
         wrong = labels[(labels >= classes) | ((labels < 0) & (labels != -100))]
         if wrong.numel():
             raise ValueError(
-                f"{argument} has the label {int(wrong[0])}, but the model has outputs for labels from 0 to {classes - 1}; "
-                "correct the labels, or pass auxiliary_losses= for labels of another kind"
+                f"{argument} has the label {int(wrong[0])}, but the model has outputs for labels "
+                f"from 0 to {classes - 1}; correct the labels, or pass auxiliary_losses= for "
+                "labels of another kind"
             )
     return batch
 
@@ -252,27 +259,29 @@ def check_trainer(trainer: Any) -> None:
     packed = any(getattr(args, name, False) for name in ("packing", "padding_free"))
     if packed and not trainer.packs:
         raise ValueError(
-            "packing=True and padding_free=True join primary examples, which then have no losses of their own; set both to "
-            "False. Auxiliary datasets may be packed"
+            "packing=True and padding_free=True join primary examples, which then have no losses "
+            "of their own; set both to False. Auxiliary datasets may be packed"
         )
     if args.n_gpu > 1:
         raise ValueError(
-            "several GPUs are visible to one process, but nn.DataParallel is not supported; launch one process per GPU "
-            "(`torchrun`) or set CUDA_VISIBLE_DEVICES"
+            "several GPUs are visible to one process, but nn.DataParallel is not supported; "
+            "launch one process per GPU (`torchrun`) or set CUDA_VISIBLE_DEVICES"
         )
     if getattr(args, "activation_offloading", False):
         raise ValueError(
-            "activation_offloading=True frees activations that a refresh needs again; use gradient_checkpointing=True"
+            "activation_offloading=True frees activations that a refresh needs again; use "
+            "gradient_checkpointing=True"
         )
     optimizer = str(args.optim)
     if "lomo" in optimizer.lower():
         raise ValueError(
-            f"optim={optimizer!r} updates parameters during the backward pass, before gradients can be decomposed; use "
-            "optim='adamw_torch'"
+            f"optim={optimizer!r} updates parameters during the backward pass, before gradients "
+            "can be decomposed; use optim='adamw_torch'"
         )
     mesh = getattr(trainer.accelerator, "parallelism_config", None)
     for name in ("tp_size", "cp_size", "sp_size"):
         if (getattr(mesh, name, None) or 1) > 1:
             raise ValueError(
-                "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism are not supported; use FSDP2"
+                "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism "
+                "are not supported; use FSDP2"
             )

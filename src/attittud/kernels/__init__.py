@@ -21,10 +21,10 @@ def kernels() -> ModuleType | None:
     Triton.
     """
     try:
-        from attittud.kernels import cuda as found
+        from attittud.kernels import cuda
     except ImportError:
         return None
-    return found
+    return cuda
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
@@ -37,15 +37,21 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
     if any(vector.dtype != torch.float32 for vector in vectors):
         return None
     cuda = kernels()
-    return cuda if cuda is not None and rows.shape[0] <= cuda.MOST_ROWS else None
+    if cuda is None or rows.shape[0] > cuda.MOST_ROWS:
+        return None
+    return cuda
 
 
 def chunk_size(x: Tensor) -> int:
     """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB
     on a GPU (few launches).
     """
-    numbers = 1 << 17 if x.device.type == "cpu" else 1 << 24
-    rows = x.shape[0] if x.ndim == 2 else 1
+    numbers = 1 << 24
+    if x.device.type == "cpu":
+        numbers = 1 << 17
+    rows = 1
+    if x.ndim == 2:
+        rows = x.shape[0]
     return max(1, numbers // rows)
 
 
@@ -103,8 +109,9 @@ def lift_(
     * y.
     """
     if fast := _fast(rows, x, y):
-        scale = x_factor if isinstance(x_factor, Tensor) else torch.full_like(y_factor, x_factor)
-        fast.lift_(rows, weights, x, y, torch.stack([scale, y_factor]))
+        if not isinstance(x_factor, Tensor):
+            x_factor = torch.full_like(y_factor, x_factor)
+        fast.lift_(rows, weights, x, y, torch.stack([x_factor, y_factor]))
         return x
     add_rows_(x.mul_(x_factor), rows, weights)
     return x.add_(y.mul_(y_factor))
@@ -181,15 +188,13 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         )
         factor[j:, j] = column[j:]
         rest = rest - column[:, None] * column
-    kept_rows = factor.diagonal() > 0
+    is_strong = factor.diagonal() > 0
     # Weak rows become rows of the identity with a zero right-hand side, so that the triangular
     # solve is regular.
-    regular = torch.where(
-        kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device)
-    )
-    inverse = torch.linalg.solve_triangular(
-        regular, torch.diag(kept_rows.to(factor.dtype)), upper=False
-    )
+    identity = torch.eye(k, dtype=factor.dtype, device=factor.device)
+    regular = torch.where(is_strong[:, None], factor, identity)
+    right_side = torch.diag(is_strong.to(factor.dtype))
+    inverse = torch.linalg.solve_triangular(regular, right_side, upper=False)
     return factor, inverse
 
 

@@ -108,7 +108,8 @@ def _gram(
 @_on_its_device
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ, products and sums in float64."""
-    (k, size), stride = rows.shape, rows.stride(0)
+    k, size = rows.shape
+    stride = rows.stride(0)
     groups = triton.cdiv(k, _GROUP)
     programs = min(8 * processors(rows.device), triton.cdiv(size, THREADS))
     parts = torch.empty(programs, k, k, dtype=torch.float64, device=rows.device)
@@ -342,9 +343,12 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
     for some in rows.split(_UNROLLED):
         k, size = some.shape
         if k <= _FEW:  # many programs at a time
-            each, at_a_time = 1, 8
+            each = 1
+            at_a_time = 8
         else:  # as many columns per thread as the registers hold, in one load
-            each = 4 if k <= _FOURFOLD else 2
+            each = 2
+            if k <= _FOURFOLD:
+                each = 4
             at_a_time = 2
         programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
         parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
@@ -427,7 +431,9 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 # How many rows of weights have sums that fit into registers, how many tiles are loaded at once, and
 # how many programs share a processor.
-_WINDOW_SUMS, _WINDOW_AHEAD, _WINDOW_PROGRAMS = 10, 3, 2
+_WINDOW_SUMS = 10
+_WINDOW_AHEAD = 3
+_WINDOW_PROGRAMS = 2
 # The most positions of an entry. The row of position p is computed as (p + 1/2) / across in
 # float32, whose relative error of 2^-23 must stay below 1/2 / across. So p < 2^22, divided by a
 # factor for the rounding of 1 / across.
@@ -435,7 +441,9 @@ _MOST_POSITIONS = 1 << 21
 _LEAST = 16  # the smallest shape of tensor cores
 # The shape of a tile. The fastest shape (64 x 64) is a sixth faster, but its sums take twice the
 # memory.
-_OUTPUTS, _COLUMNS, _WINDOW_POSITIONS = 64, 32, 64
+_OUTPUTS = 64
+_COLUMNS = 32
+_WINDOW_POSITIONS = 64
 
 
 @triton.jit
@@ -561,17 +569,21 @@ def add_windows_(
     gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each
     other; `pads` above and to the left.
     """
-    (k, O, C, high, wide), m = out.shape, weights.shape[1]
-    gradient, x = (t.contiguous(memory_format=torch.channels_last) for t in (gradient, x))
+    k, O, C, high, wide = out.shape
+    m = weights.shape[1]
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=torch.channels_last)
     entries = gradient.shape[0] // m
     _, _, down, across = gradient.shape
     length = entries * down * across
     packed = C < _LEAST
-    columns, rows = (wide * C, high) if packed else (C, high * wide)
-    BO, BC = (
-        min(side, max(_LEAST, triton.next_power_of_2(n)))
-        for side, n in ((_OUTPUTS, O), (_COLUMNS, columns))
-    )
+    columns = C
+    rows = high * wide
+    if packed:
+        columns = wide * C
+        rows = high
+    BO = min(_OUTPUTS, max(_LEAST, triton.next_power_of_2(O)))
+    BC = min(_COLUMNS, max(_LEAST, triton.next_power_of_2(columns)))
     tiles = triton.cdiv(O, BO) * triton.cdiv(columns, BC) * rows
     # As many programs as can run at a time, each with its own sums. Sums of programs that share a
     # tile are added up below.
@@ -579,10 +591,11 @@ def add_windows_(
     per = triton.cdiv(blocks, max(1, _WINDOW_PROGRAMS * processors(out.device) // tiles))
     splits = triton.cdiv(blocks, per)
     if splits == 1:
-        target, strides = out, (0, *out.stride())
+        target = out
+        strides = (0, *out.stride())
     else:
         target = torch.empty(splits, k, O, high, wide, C, dtype=out.dtype, device=out.device)
-        strides = tuple(target.stride(dim) for dim in (0, 1, 2, 5, 3, 4))
+        strides = target.permute(0, 1, 2, 5, 3, 4).stride()
     _add_windows[(tiles, splits)](
         gradient, x, weights, target, blocks, per, length, x[0].numel() * entries, O, C, *x.shape[2:], wide, down, across,
         1 / across, *stride, *dilation, *pads, *weights.stride(), *strides,

@@ -22,26 +22,25 @@ def connect(
     """Return the module that holds the parameters, and its workers. `describe` returns what must be
     equal on all workers.
     """
-    modules = list(model.modules())
-    if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
-        raise ValueError(
-            "a DeepSpeed engine keeps gradients in its own buffers and hides .grad, so nothing can be decomposed; shard "
-            "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
-        )
-    # DistributedDataParallel may be inside another wrapper, such as torch.compile's.
-    for wrapper in modules:
-        if isinstance(wrapper, DistributedDataParallel):
-            process_group = process_group or wrapper.process_group
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    for module in model.modules():
+        if type(module).__name__ == "DeepSpeedEngine":
+            raise ValueError(
+                "a DeepSpeed engine keeps gradients in its own buffers and hides .grad, so "
+                "nothing can be decomposed; shard the model with "
+                "torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
+            )
+        if fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel):
+            raise ValueError(
+                "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps "
+                "parameters in its own flat buffers; shard it with "
+                "torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            )
+        # DistributedDataParallel may be inside another wrapper, such as torch.compile's.
+        if isinstance(module, DistributedDataParallel):
+            process_group = process_group or module.process_group
     if isinstance(model, DistributedDataParallel):
         model = model.module
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is not None and any(
-        isinstance(module, fsdp.FullyShardedDataParallel) for module in modules
-    ):
-        raise ValueError(
-            "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
-            "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
-        )
     if uses_shards(model):
         from attittud.workers.shards import Shards  # imports FSDP2
 

@@ -7,7 +7,6 @@ workers that each hold a shard of it (FSDP2).
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -46,7 +45,7 @@ class Workers:
     """Names this worker's part of the state, if each worker has another part."""
     named: Named | None = None
     """The parameters that an optimizer sees, if these are not the ones that the model lists."""
-    _told = False
+    _looked_for_others = False
 
     def engine(self, asked: type[Engine]) -> str:
         """Return the name of the engine to use if a user asks for `asked`."""
@@ -56,8 +55,8 @@ class Workers:
         """Refuse new parameters of a model that these workers cannot have: shards."""
         if uses_shards(model):
             raise ValueError(
-                "the model was sharded (fully_shard) after this guide had been made, so the guide does not know the shards; "
-                "call fully_shard first, and then make the guide"
+                "the model was sharded (fully_shard) after this guide had been made, so the guide "
+                "does not know the shards; call fully_shard first, and then make the guide"
             )
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
@@ -109,19 +108,17 @@ class Workers:
         `reset`: a refresh begins, so the workers exchange these sets again. `tasks`: the names of
             the auxiliary losses, once all losses of the step are known.
         """
-        if (
-            not self._told
-            and dist.is_available()
-            and dist.is_initialized()
-            and dist.get_world_size() > 1
-        ):
-            warnings.warn(
-                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers, so the replicas of its "
-                "model would become different. Pass Guide the DistributedDataParallel model, or "
-                "process_group=torch.distributed.group.WORLD",
-                stacklevel=2,
-            )
-        self._told = True
+        if not self._looked_for_others and dist.is_available() and dist.is_initialized():
+            size = dist.get_world_size()
+            if size > 1:
+                warnings.warn(
+                    f"this guide trains alone although torch.distributed has {size} workers, so "
+                    "the replicas of its model would become different. Pass Guide the "
+                    "DistributedDataParallel model, or "
+                    "process_group=torch.distributed.group.WORLD",
+                    stacklevel=2,
+                )
+        self._looked_for_others = True
         return primary, auxiliary
 
     def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
@@ -136,14 +133,14 @@ class Workers:
 
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
         """Sum k-vectors and inner products over all workers, in one exchange."""
-        if parts and self.size > 1:
-            summed = self.sum_columns(
-                self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors")
-            )
-            for part, whole in zip(
-                parts, summed.split([part.numel() for part in parts]), strict=True
-            ):
-                part.copy_(whole.view_as(part))
+        if not parts or self.size == 1:
+            return
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        summed = self.sum_columns(self.sum_examples_(flat, "k-vectors"))
+        first = 0
+        for part in parts:
+            part.copy_(summed[first : first + part.numel()].view_as(part))
+            first += part.numel()
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
         """Stack the small matrices (r x l) of all workers; also returns the position of this
@@ -178,28 +175,27 @@ class Workers:
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """Return the part that this worker keeps of rows (k x shape) over a parameter."""
-        return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
+        if is_sharded(rows):
+            rows = cast(Any, rows).full_tensor()
+        return rows
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return this worker's part of V from saved rows, whatever kind and number of workers saved
         them.
         """
         if not isinstance(saved, Mapping):
-            sizes = [math.prod(shape) for shape in layout.shapes]
-            if saved.ndim != 2 or saved.shape[1] != sum(sizes):
+            if saved.ndim != 2 or saved.shape[1] != layout.total:
                 raise ValueError(
-                    f"the saved basis has shape {tuple(saved.shape)}, but this model needs k x {sum(sizes)}"
+                    f"the saved basis has shape {tuple(saved.shape)}, but this model needs k x "
+                    f"{layout.total}"
                 )
             if not self.splits_columns and not layout.reordered:
                 return saved
-            parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
-            saved = dict(
-                zip(
-                    layout.names,
-                    (part.view(part.shape[0], *shape) for part, shape in parts),
-                    strict=True,
-                )
-            )
+            by_name = {}
+            columns = saved.split(layout.numels, dim=1)
+            for name, part, shape in zip(layout.names, columns, layout.shapes, strict=True):
+                by_name[name] = part.view(len(part), *shape)
+            saved = by_name
         like = saved[layout.names[0]]
         rows = torch.empty(like.shape[0], layout.size, dtype=like.dtype, device=layout.device)
         for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
+from itertools import compress
 
 import torch
 import torch.distributed as dist
@@ -47,24 +48,35 @@ class Group(Workers):
         *others: Tensor,
         groups: Sequence[dist.ProcessGroup] | None = None,
     ) -> Tensor:
-        """Sum over all workers, or over the workers of some `groups`."""
-        together = [other for other in others if other.dtype == x.dtype]
+        """Sum over all workers, or over the workers of some `groups`.
+
+        Tensors of the same type as `x` take one exchange.
+        """
+        if groups is None:
+            groups = self.groups
+        together = [x]
+        alone = []
+        for other in others:
+            if other.dtype == x.dtype:
+                together.append(other)
+            else:
+                alone.append(other)
         try:
-            for group in self.groups if groups is None else groups:
-                for alone in (other for other in others if other.dtype != x.dtype):
-                    dist.all_reduce(alone, group=group)
-                if together:
-                    # One exchange for several vectors. (torch.distributed.all_reduce_coalesced does
-                    # the same with a warning.)
-                    group.allreduce_coalesced([x, *together]).wait()
+            for group in groups:
+                for other in alone:
+                    dist.all_reduce(other, group=group)
+                if len(together) > 1:
+                    # (torch.distributed.all_reduce_coalesced does the same with a warning.)
+                    group.allreduce_coalesced(together).wait()
                 else:
                     dist.all_reduce(x, group=group)
         except RuntimeError as error:
             raise RuntimeError(
-                f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
-                "(its own message says why), waits elsewhere or makes other calls: every worker must call the guide in the same "
-                "way, with primary=None where it has no primary examples. To wait longer, set timeout= of init_process_group. "
-                f"torch said: {error}"
+                f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. "
+                "Another worker has died (its own message says why), waits elsewhere or makes "
+                "other calls: every worker must call the guide in the same way, with primary=None "
+                "where it has no primary examples. To wait longer, set timeout= of "
+                f"init_process_group. torch said: {error}"
             ) from error
         return x
 
@@ -77,8 +89,9 @@ class Group(Workers):
         if self.device.type == "cpu":
             self._check_same(
                 self.all_reduce_(self._prints(described), "a comparison of calls"),
-                f"make another call than worker 0; here it is {described:.300}. Every worker must call the guide in the same "
-                "order, with refresh=, basis_losses= and judge= in the same steps, and with the same trainable parameters",
+                f"make another call than worker 0; here it is {described:.300}. Every worker must "
+                "call the guide in the same order, with refresh=, basis_losses= and judge= in "
+                "the same steps, and with the same trainable parameters",
             )
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
@@ -88,8 +101,7 @@ class Group(Workers):
         for position, loss in enumerate(losses):
             counts[self.number, position].fill_(loss.numel())
         self.all_reduce_(counts, "the numbers of examples")
-        first, total = counts[: self.number].sum(0), counts.sum(0)
-        return [Share(first[j], total[j]) for j in range(len(losses))]
+        return list(map(Share, counts[: self.number].sum(0), counts.sum(0)))
 
     def all_skip(self, skips: bool) -> bool:
         """Whether every worker leaves out its primary losses. This waits for the device."""
@@ -97,9 +109,10 @@ class Group(Workers):
         count = int(self.all_reduce_(counts, "who has primary losses"))
         if 0 < count < self.size and self.splits_columns:
             raise ValueError(
-                f"primary: {count} of {self.size} workers got None and the others got losses, but a pass through a sharded "
-                "model (FSDP2) needs every worker. Pass None on all workers, or on a worker without examples an empty part of "
-                "the losses of any batch, losses[:0]"
+                f"primary: {count} of {self.size} workers got None and the others got losses, but "
+                "a pass through a sharded model (FSDP2) needs every worker. Pass None on all "
+                "workers, or on a worker without examples an empty part of the losses of any "
+                "batch, losses[:0]"
             )
         return count == self.size
 
@@ -158,9 +171,9 @@ class Replicas(Group):
         super().__init__(
             [group], device, dist.get_rank(group), dist.get_world_size(group), describe
         )
-        self._agreed: tuple[tuple[list[str], list[str]], set[str], set[str]] | None = None
         # What the losses reach, by the trainable parameters and the names of the auxiliary losses.
-        self._compared = False
+        self._agreed: tuple[tuple[list[str], list[str]], set[str], set[str]] | None = None
+        self._compared = False  # whether the replicas were equal at their first refresh
 
     def stand_in(self, where: str) -> Tensor | None:
         return torch.zeros(0, device=self.device, requires_grad=True)
@@ -186,11 +199,13 @@ class Replicas(Group):
         every = [name for name, _ in named]
         if reset:
             self._agreed = None
-        asked = None if tasks is None else (every, sorted(tasks))
+        asked = None
+        if tasks is not None:
+            asked = (every, sorted(tasks))
         if self._agreed is not None and self._agreed[0] == asked:
             return self._agreed[1:]
         reached = torch.tensor(
-            [[name in primary for name in every], [name in auxiliary for name in every]]
+            [list(map(primary.__contains__, every)), list(map(auxiliary.__contains__, every))]
         )
         message = torch.cat([self._guide_prints(named), reached.view(-1).int().to(self.device)])
         compares = reset or not self._compared
@@ -201,11 +216,10 @@ class Replicas(Group):
         rows = summed[self.size : self.size + 2 * len(every)].view(2, -1) > 0
         if compares:
             self._compare(summed[self.size + 2 * len(every) :])
-        primary, auxiliary = (
-            {n for n, there in zip(every, row, strict=True) if there} for row in rows.tolist()
-        )
+        primary = set(compress(every, rows[0].tolist()))
+        auxiliary = set(compress(every, rows[1].tolist()))
         if asked is not None and bool(rows.any(0).all()):
-            self._agreed = asked, primary, auxiliary
+            self._agreed = (asked, primary, auxiliary)
         return primary, auxiliary
 
     def _checksums(self, named: Named) -> Tensor:
@@ -234,19 +248,22 @@ class Replicas(Group):
         squares, weighted = every.unbind(1)
         same = torch.isclose(squares, squares[:1], rtol=1e-9, atol=0.0, equal_nan=True)
         same &= ~((weighted - weighted[:1]).abs() > 1e-5 * squares[:1].sqrt())  # NaN is alike
-        others = [worker for worker, equal in enumerate(same.tolist()) if not equal]
+        others = (~same).nonzero()[:, 0].tolist()
         if others and self._compared:
             raise ValueError(
-                f"workers {others} have other parameters than worker 0, although all started from the same: the replicas have "
-                "drifted apart since an earlier refresh. Every worker must make the same optimizer steps with the same settings, "
-                "and nothing else may change the parameters of one worker alone. Continue from a checkpoint that all workers "
-                "load, or copy the parameters: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+                f"workers {others} have other parameters than worker 0, although all started from "
+                "the same: the replicas have drifted apart since an earlier refresh. Every worker "
+                "must make the same optimizer steps with the same settings, and nothing else may "
+                "change the parameters of one worker alone. Continue from a checkpoint that all "
+                "workers load, or copy the parameters: for p in model.parameters(): "
+                "torch.distributed.broadcast(p.data, 0)"
             )
         if others:
             raise ValueError(
-                f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
-                "model in DistributedDataParallel, which copies the parameters of worker 0, load the same weights on all "
-                "workers, or copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+                f"workers {others} start from other parameters than worker 0, and their replicas "
+                "would stay different. Wrap the model in DistributedDataParallel, which copies "
+                "the parameters of worker 0, load the same weights on all workers, or copy them: "
+                "for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
             )
         self._compared = True
 
@@ -259,7 +276,7 @@ class Replicas(Group):
         layout = Layout(named)
         if not layout.parameters:
             return {}, None
-        flat = layout.flatten([updates.get(name) for name in layout.names])
+        flat = layout.flatten(list(map(updates.get, layout.names)))
         return dict(zip(layout.names, layout.views(flat), strict=True)), flat
 
 

@@ -47,18 +47,21 @@ class Shards(Group):
         number = 0
         for length, position in zip(mesh.shape, coordinate, strict=True):
             number = number * length + position
-        self.shard, self.shards = coordinate[-1], mesh.shape[-1]
+        self.shard = coordinate[-1]
+        self.shards = mesh.shape[-1]
         # First the workers of one copy of the model, then the workers that hold the same shard of
         # other copies.
-        groups = [mesh.get_group(dimension) for dimension in (mesh.ndim - 1, *range(mesh.ndim - 1))]
+        groups = [mesh.get_group(mesh.ndim - 1), *map(mesh.get_group, range(mesh.ndim - 1))]
         super().__init__(groups, first.device, number, mesh.size(), describe)
-        self.state_owner = f"{number} of {self.size}" if self.size > 1 else None
+        if self.size > 1:
+            self.state_owner = f"{number} of {self.size}"
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, asked: type[Engine]) -> str:
         if asked.on_shards is None:
             raise ValueError(
-                f"engine={asked.name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
+                f"engine={asked.name!r} needs whole parameters, but this model is sharded (FSDP2); "
+                "use engine='loop' or 'auto'"
             )
         logger.info("engine: %r, because the parameters are sharded", asked.on_shards)
         return asked.on_shards
@@ -68,8 +71,8 @@ class Shards(Group):
 
     def stand_in(self, where: str) -> Tensor | None:
         raise ValueError(
-            f"{where}: got None, but the collectives of a sharded model (FSDP2) need every worker; run any batch on this "
-            "worker and pass an empty part of its losses, losses[:0]"
+            f"{where}: got None, but the collectives of a sharded model (FSDP2) need every worker; "
+            "run any batch on this worker and pass an empty part of its losses, losses[:0]"
         )
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
@@ -80,20 +83,24 @@ class Shards(Group):
         return self.all_reduce_(x, "k-vectors", groups=self.groups[:1])
 
     def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
-        before, at = 0, 0
+        at = 0  # among this worker's columns
+        before = 0  # columns of V, of all workers
         for name, parameter in layout.named:
             assert isinstance(parameter, DTensor)
             dimension = _shard_dimension(parameter)
             if dimension != 0 and self.shards > 1:
                 raise ValueError(
-                    f"basis='random' needs shards that are contiguous columns of V, but {name!r} is sharded along dimension "
-                    f"{dimension}; shard it along dimension 0"
+                    f"basis='random' needs shards that are contiguous columns of V, but {name!r} "
+                    f"is sharded along dimension {dimension}; shard it along dimension 0"
                 )
             length = local(parameter).numel()
-            rows = parameter.shape[0] if parameter.ndim else 1
+            rows = 1
+            if parameter.ndim:
+                rows = parameter.shape[0]
             skipped = min(rows, self.shard * math.ceil(rows / self.shards))
             yield slice(at, at + length), before + skipped * (parameter.numel() // max(rows, 1))
-            at, before = at + length, before + parameter.numel()
+            at += length
+            before += parameter.numel()
 
     def gradients(
         self,
@@ -119,14 +126,20 @@ class Shards(Group):
             for tensor in every:
                 tensor.grad = None
             losses.backward(weights, retain_graph=retain_graph)
-            return [None if p.grad is None else local(p.grad) for p in parameters]
+            shards: list[Tensor | None] = []
+            for parameter in parameters:
+                gradient = parameter.grad
+                if gradient is not None:
+                    gradient = local(gradient)
+                shards.append(gradient)
+            return shards
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
         """Tensors other than parameters that require a gradient, such as the embeddings of a frozen
         model with adapters.
         """
         if self._walked is None or self._walked[0]() is not loss:
-            self._walked = weakref.ref(loss), walk(loss).inputs
+            self._walked = (weakref.ref(loss), walk(loss).inputs)
         return self._walked[1]
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
@@ -153,31 +166,27 @@ class Shards(Group):
         unsharded parameters.
         """
         name_of = {id(parameter): name for name, parameter in named}
-        name_of |= {
-            id(whole): name_of[id(shard)]
-            for whole, shard in unsharded(self.modules)
-            if id(shard) in name_of
-        }
+        for whole, shard in unsharded(self.modules):
+            if id(shard) in name_of:
+                name_of[id(whole)] = name_of[id(shard)]
         if strangers := leaves - name_of.keys():
             raise ValueError(
-                f"the losses reach {len(strangers)} parameters outside of the sharded model, and a backward pass would "
-                "fill their .grad. Pass Guide the module that holds all parameters, and shard it as a whole"
+                f"the losses reach {len(strangers)} parameters outside of the sharded model, and a "
+                "backward pass would fill their .grad. Pass Guide the module that holds all "
+                "parameters, and shard it as a whole"
             )
         return {name_of[key] for key in leaves}
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
-        return {
-            name: _like(parameter, view.clone(), leading=rows.shape[0])
-            for name, parameter, view in zip(
-                layout.names, layout.parameters, layout.views(rows), strict=True
-            )
-        }
+        packed = {}
+        for (name, parameter), view in zip(layout.named, layout.views(rows), strict=True):
+            packed[name] = _like(parameter, view.clone(), leading=rows.shape[0])
+        return packed
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
         shard = local(parameter)
-        return _like(
-            parameter, torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device), rank
-        )
+        rows = torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device)
+        return _like(parameter, rows, leading=rank)
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
@@ -191,19 +200,22 @@ class Shards(Group):
                 return local(rows)
             rows = rows.full_tensor()
         chunks = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
-        return chunks[self.shard] if self.shard < len(chunks) else chunks[0][:, :0]
+        if self.shard >= len(chunks):  # a parameter with fewer rows than there are workers
+            return chunks[0][:, :0]
+        return chunks[self.shard]
 
     def _check_reduction(self) -> None:
         for group in fsdp_groups(self.modules):
             if not group.reduce_grads or not group.all_reduce_grads:
                 raise RuntimeError(
-                    "set_requires_gradient_sync(False) is on, but a guide needs every gradient reduced; leave it at True. "
-                    "(To accumulate, call primary() and auxiliary() several times before combine().)"
+                    "set_requires_gradient_sync(False) is on, but a guide needs every gradient "
+                    "reduced; leave it at True. (To accumulate, call primary() and auxiliary() "
+                    "several times before combine().)"
                 )
             if group.gradient_divide_factor not in (None, self.size):
                 raise RuntimeError(
-                    f"set_gradient_divide_factor({group.gradient_divide_factor}) is on, but a guide averages over all "
-                    "examples itself; leave it out and scale the losses"
+                    f"set_gradient_divide_factor({group.gradient_divide_factor}) is on, but a "
+                    "guide averages over all examples itself; leave it out and scale the losses"
                 )
 
 
@@ -216,7 +228,8 @@ class _Joint(Jacobian):
         self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share
     ) -> None:
         super().__init__(engine, losses, layout)
-        self.workers, self.share = workers, share
+        self.workers = workers
+        self.share = share
 
     def _one_hot(self, example: int) -> Tensor:
         """Weights that select one example among all workers: all zero on a worker that does not
@@ -241,7 +254,7 @@ class _Joint(Jacobian):
         return out
 
     def rows(self) -> Tensor:
-        return self.left(torch.stack([self._one_hot(example) for example in range(self.total())]))
+        return self.left(torch.stack(list(map(self._one_hot, range(self.total())))))
 
     def right(self, vectors: Tensor) -> Tensor:
         """J times vectors, by one backward pass for each example of any worker: FSDP2 has no second
@@ -251,9 +264,8 @@ class _Joint(Jacobian):
         size = (self.examples, vectors.shape[0])
         result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
-            product = self.workers.sum_columns(
-                project(vectors, self.left(self._one_hot(example)[None])[0])
-            )
+            (row,) = self.left(self._one_hot(example)[None])
+            product = self.workers.sum_columns(project(vectors, row))
             if 0 <= example - first < self.examples:
                 result[example - first] = product
         return result
@@ -262,7 +274,9 @@ class _Joint(Jacobian):
 def _shard_dimension(tensor: Tensor) -> int:
     assert isinstance(tensor, DTensor)
     placement = tensor.placements[-1]
-    return placement.dim if isinstance(placement, Shard) else 0
+    if isinstance(placement, Shard):
+        return placement.dim
+    return 0
 
 
 def _like(parameter: nn.Parameter, rows: Tensor, leading: int) -> Tensor:
@@ -282,9 +296,10 @@ def _like(parameter: nn.Parameter, rows: Tensor, leading: int) -> Tensor:
 def _check_not_offloaded(lies: str, runs: str) -> None:
     if lies != runs:
         raise ValueError(
-            f"the shards are on {lies} while the model runs on {runs} (CPUOffloadPolicy), which a guide does not support; leave "
-            "offload_policy= out (Accelerate: fsdp_offload_params: false). To save memory, store the basis in bf16 "
-            "(basis_dtype=torch.bfloat16) or use more workers"
+            f"the shards are on {lies} while the model runs on {runs} (CPUOffloadPolicy), which a "
+            "guide does not support; leave offload_policy= out (Accelerate: fsdp_offload_params: "
+            "false). To save memory, store the basis in bf16 (basis_dtype=torch.bfloat16) or use "
+            "more workers"
         )
 
 
@@ -292,8 +307,9 @@ def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None
     if not isinstance(parameter, DTensor):
         if parameter.requires_grad:
             raise ValueError(
-                f"parameter {name!r} is not sharded while others are (FSDP2), so its gradient would not be reduced; call "
-                "fully_shard on the whole model too, not only on its parts"
+                f"parameter {name!r} is not sharded while others are (FSDP2), so its gradient "
+                "would not be reduced; call fully_shard on the whole model too, not only on its "
+                "parts"
             )
         return
     *replicas, last = parameter.placements
@@ -303,6 +319,7 @@ def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None
         or parameter.device_mesh != first.device_mesh
     ):
         raise ValueError(
-            f"parameter {name!r} has the placements {parameter.placements} on {parameter.device_mesh}, which are not supported; "
-            "use one mesh with shards (fully_shard) or with replicas of shards (HSDP), without tensor parallelism"
+            f"parameter {name!r} has the placements {parameter.placements} on "
+            f"{parameter.device_mesh}, which are not supported; use one mesh with shards "
+            "(fully_shard) or with replicas of shards (HSDP), without tensor parallelism"
         )
