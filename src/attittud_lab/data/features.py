@@ -173,10 +173,8 @@ class Column:
             usual = filled.sum() - 1
         if new.any() and new.sum() > usual:
             examples = listed(filter(None, self.levels), 3)
-            warn_once(
-                f"column {self.name!r}: most texts have no feature of their own, unlike {examples}; "
-                "check that they are spelt as in training"
-            )
+            problem = f"column {self.name!r}: most texts have no feature of their own"
+            warn_once(f"{problem}, unlike {examples}; check that they are spelt as in training")
         return np.eye(self.width, dtype=np.float32)[chosen]
 
 

@@ -56,10 +56,8 @@ class ImageFolder(Source):
         for folder in folders:
             _check_name(folder)
             if folder.name.lower() in _SPLITS and _folders_in(folder):
-                advice = (
-                    "splits are called train, validation and test in lower case, so rename them"
-                )
-                raise InputError(f"{folder}: would be read as a class; {advice}")
+                names = "splits are called train, validation and test in lower case"
+                raise InputError(f"{folder}: would be read as a class; {names}, so rename them")
         if loose_images:
             warn_once(f"{root}: {counted(loose_images, 'image')} in no class folder, not read")
         paths: list[Path] = []
@@ -67,10 +65,9 @@ class ImageFolder(Source):
         for number, folder in enumerate(folders):
             images = list(filter(is_image, files_in(folder, self.root)))
             if not images:
-                raise InputError(
-                    f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it, or "
-                    "give the path of the folder whose folders are the classes"
-                )
+                problem = f"{folder}: it contains no image ({', '.join(SUFFIXES)})"
+                other = "give the path of the folder whose folders are the classes"
+                raise InputError(f"{problem}; fill or remove it, or {other}")
             paths += images
             labels += [number] * len(images)
         return Listing(
@@ -89,9 +86,8 @@ def _check_name(folder: Path) -> None:
     try:
         folder.name.encode()
     except UnicodeError:
-        raise InputError(
-            f"{str(folder)!r}: the name of this class is not text in UTF-8; rename the folder"
-        ) from None
+        problem = f"{str(folder)!r}: the name of this class is not text in UTF-8"
+        raise InputError(f"{problem}; rename the folder") from None
 
 
 def _folders_in(root: Path) -> list[Path]:

@@ -26,9 +26,8 @@ class Hub:
         if not _NAME.fullmatch(name) or ".." in name:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
         if Path(name).exists():  # `datasets` would read it instead of the hub's
-            raise InputError(
-                f"hf:{name}: {name} is also a file or folder here; write it without hf:"
-            )
+            problem = f"hf:{name}: {name} is also a file or folder here"
+            raise InputError(f"{problem}; write it without hf:")
         datasets = optional("datasets", "hub", f"data from hf:{name}")
         self.name = name
         try:

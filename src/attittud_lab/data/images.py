@@ -261,15 +261,15 @@ def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image
         levels = _levels(image, name)
         if white is None:
             white = WHITES[-1]
-            warn_once(
-                f"some pictures are grey with more than 8 bits, unlike all that training looked at; {white} counts as white. If "
-                "that is wrong, save them with 8 bits"
+            problem = (
+                "some pictures are grey with more than 8 bits, unlike all that training looked at"
             )
+            advice = "If that is wrong, save them with 8 bits"
+            warn_once(f"{problem}; {white} counts as white. {advice}")
         if levels.max() > white:
             # Without the name: there may be thousands of such pictures.
-            warn_once(
-                f"some pictures have grey levels above {white}, which counts as white; they are cut"
-            )
+            problem = f"some pictures have grey levels above {white}"
+            warn_once(f"{problem}, which counts as white; they are cut")
         scaled = np.rint(np.minimum(levels, white) * (255 / white))
         transparent = image.info.get("transparency")
         if isinstance(transparent, int):

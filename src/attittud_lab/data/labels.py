@@ -23,9 +23,8 @@ from attittud_lab.data.spelling import HALF, NUMBER, folded
 from attittud_lab.errors import InputError, short
 
 _WHOLE = re.compile(r"(?P<sign>-?)(?P<digits>0|[1-9][0-9]*)(\.0*)?")
-_ADVICE = (
-    "a label is a whole number, a text or a list of 0 and 1; convert the column to one of them"
-)
+_LABEL = "a label is a whole number, a text or a list of 0 and 1"
+_ADVICE = f"{_LABEL}; convert the column to one of them"
 
 
 def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
@@ -81,10 +80,10 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     else:
         unnamed = sorted(present.difference(names), key=_in_order)
         if unnamed:
-            reason = (
-                f"has the class number {unnamed[-1]}, but there are only {len(names)} class names"
-            )
-            raise InputError(f"{culprit} {reason}; correct the labels or the file's metadata")
+            problem = f"{culprit} has the class number {unnamed[-1]}"
+            reason = f"there are only {len(names)} class names"
+            advice = "correct the labels or the file's metadata"
+            raise InputError(f"{problem}, but {reason}; {advice}")
         classes = names
     number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     labels = [number_of.get(meaning.get(cell), -1) for cell in cells]
@@ -116,9 +115,8 @@ def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[La
     their numbers.
     """
     if any(not row or len(row) != len(rows[0]) for row in rows):
-        raise InputError(
-            f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label"
-        )
+        problem = f"{culprit} has lists that are empty or have different lengths"
+        raise InputError(f"{problem}; give 0 or 1 for each label")
     if not all(label in (0, 1) for label in chain.from_iterable(rows)):
         raise InputError(f"{culprit} has lists of other values; they must hold 0 and 1 only")
     labels = np.array(rows, dtype=np.int64)

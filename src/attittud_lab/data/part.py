@@ -55,8 +55,8 @@ class Part:
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
-    """Return the rows that pass the class filters, with labels from 0 on; all rows if they need not
-    be `labelled`.
+    """Return the rows that pass the class filters `classes` and `exclude`, with labels from 0 on;
+    all rows if they need not be `labelled`.
     """
     if not labelled:
         return Part(listing, np.arange(listing.count))
@@ -69,15 +69,14 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
     for name in [*named, *config.exclude]:
         if name not in listing.classes:
             hint = meant(name, listing.classes) or "."
-            raise InputError(
-                f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
-            )
+            problem = f"{where}: there is no class {name!r}{hint}"
+            raise InputError(f"{problem} Its classes are {listed(listing.classes)}")
     classes = dict.fromkeys(named or listing.classes)
     return numbered(listing, [name for name in classes if name not in config.exclude])
 
 
 def check_labels(listing: Listing) -> Labels:
-    """Return the labels of a listing, which must have some."""
+    """Return the labels of a listing, n or n x labels; refuse a listing without any."""
     if listing.labels is None:
         problem = f"{listing.where}: no label column was found; name it with label:"
         if listing.columns:
@@ -97,9 +96,8 @@ def numbered(listing: Listing, classes: list[str]) -> Part:
         return Part(listing, rows, labels[:, positions], classes)
     without = int((labels < 0).sum())
     if without:
-        warn_once(
-            f"{listing.where}: {without} of {listing.count} examples without a label, left out"
-        )
+        share = f"{without} of {listing.count} examples"
+        warn_once(f"{listing.where}: {share} without a label, left out")
     numbers = renumber(listing, labels, classes)
     return Part(listing, rows[numbers >= 0], numbers[numbers >= 0], classes)
 

@@ -130,19 +130,19 @@ def _own_splits(
         train = "+".join(name for name in available if name not in not_for_training)
         if not train:
             problem = f"{config.path}: has {' and '.join(available)}, but nothing to train on"
-            raise InputError(
-                f"{problem}; set data.primary.split to the split that should be divided"
-            )
+            advice = "set data.primary.split to the split that should be divided"
+            raise InputError(f"{problem}; {advice}")
     used = held_out
     if train:
         used = {"train": set(train.split("+")), **held_out}
     for first, second in combinations(used, 2):
         both = used[first] & used[second]
         if both:
-            advice = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
-            raise InputError(
-                f"{config.path}: the split {min(both)} is in {first} and in {second}; {advice}"
+            problem = f"{config.path}: the split {min(both)} is in {first} and in {second}"
+            settings = (
+                "data.primary.split, data.primary.validation_split and data.primary.test_split"
             )
+            raise InputError(f"{problem}; choose others with {settings}")
     return train, splits
 
 
@@ -185,14 +185,15 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     words = []
     for name, count in unseen.items():
         words.append(f"{name!r} ({count}{meant(name, train.classes)})")
-    counted_things = "labels" if listing.multi_label else f"of {listing.count} examples"
-    problem = f"{listing.where}: {sum(unseen.values())} {counted_things} belong to classes that the training split lacks"
+    share = f"{sum(unseen.values())} of {listing.count} examples"
+    if listing.multi_label:
+        share = f"{sum(unseen.values())} labels"
+    problem = f"{listing.where}: {share} belong to classes that the training split lacks"
     problem += f": {', '.join(words[:5])}"
     if config.unseen == "refuse":
         advice = "correct their labels, name the classes to keep with data.primary.classes"
-        raise InputError(
-            f"{problem}; {advice}, or leave these examples out with data.primary.unseen: drop"
-        )
+        drop = "leave these examples out with data.primary.unseen: drop"
+        raise InputError(f"{problem}; {advice}, or {drop}")
     warn_once(f"{problem}; they are left out")
     return unseen
 
@@ -206,10 +207,11 @@ def _check_classes(train: Part, where: str) -> None:
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
-                share = "no positive" if count == 0 else "only positive"
-                raise InputError(
-                    f"{culprit} {share} examples of {name}, so there is nothing to learn; {advice}"
-                )
+                share = "only"
+                if count == 0:
+                    share = "no"
+                problem = f"{culprit} {share} positive examples of {name}"
+                raise InputError(f"{problem}, so there is nothing to learn; {advice}")
         return
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]

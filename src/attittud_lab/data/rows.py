@@ -94,9 +94,8 @@ def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, An
             wrong = f"{where}: line {number} is not JSON ({one_line(error, 120)})"
             raise InputError(f"{wrong}; write one object with the columns per line") from None
         if not isinstance(row, dict):
-            raise InputError(
-                f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}'
-            )
+            advice = 'write lines such as {"text": "..."}'
+            raise InputError(f"{where}: line {number} is not an object; {advice}")
         yield number, row
 
 
@@ -121,9 +120,8 @@ def find_column(
     candidates = usual if name is None else (name,)
     column = next((candidate for candidate in candidates if candidate in names), None)
     if column is not None and list(names).count(column) > 1:
-        raise InputError(
-            f"{where}: has the column {column!r} more than once; rename or remove all but one of them"
-        )
+        problem = f"{where}: has the column {column!r} more than once"
+        raise InputError(f"{problem}; rename or remove all but one of them")
     return column
 
 
@@ -224,8 +222,7 @@ def _table(
         try:
             columns.append(pa.array(column, kind))
         except (pa.ArrowException, OverflowError, ValueError) as error:
-            wrong = (
-                f"{path}: column {name!r} holds cells of several types, or numbers beyond 64 bits"
-            )
-            raise InputError(f"{wrong} ({one_line(error, 120)}); write one type") from None
+            several = "cells of several types, or numbers beyond 64 bits"
+            problem = f"{path}: column {name!r} holds {several} ({one_line(error, 120)})"
+            raise InputError(f"{problem}; write one type") from None
     return pa.Table.from_arrays(columns, names=list(names))

@@ -147,9 +147,8 @@ def open_source(name: str) -> Source:
             if opened is not None:
                 return opened
     except OSError as error:
-        raise InputError(
-            f"{name}: cannot be opened ({error.strerror}); check the path and its permissions"
-        ) from None
+        problem = f"{name}: cannot be opened ({error.strerror})"
+        raise InputError(f"{problem}; check the path and its permissions") from None
     raise not_found(name)
 
 
@@ -175,10 +174,8 @@ def check_memory(size: int, culprit: str, advice: str = "give fewer examples") -
     free = free_memory()
     if size > free / 2:
         problem = f"{culprit} would take {size / 2**30:.1f} GiB of memory"
-        half = f"at most half of the {free / 2**30:.1f} GiB that are free"
-        raise InputError(
-            f"{problem}, but {half} may be used, because training needs some too; {advice}"
-        )
+        half = f"at most half of the {free / 2**30:.1f} GiB that are free may be used"
+        raise InputError(f"{problem}, but {half}, because training needs some too; {advice}")
 
 
 def free_memory() -> float:
@@ -201,9 +198,8 @@ def inside(root: Path, path: Path) -> Path:
     folder: such a link in a downloaded archive could read any file.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(
-            f"{path}: is a link out of {root}; copy the file into the folder, or remove the link"
-        )
+        advice = "copy the file into the folder, or remove the link"
+        raise InputError(f"{path}: is a link out of {root}; {advice}")
     return path
 
 
@@ -231,9 +227,8 @@ def open_listing(
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {splits}")
         for key, value in vars(columns).items():
             if value and key != "table" and not source.columns(name):
-                raise InputError(
-                    f"{config.path}: has no columns, so {key}: {value} has no effect; leave {key} out"
-                )
+                problem = f"{config.path}: has no columns, so {key}: {value} has no effect"
+                raise InputError(f"{problem}; leave {key} out")
     if primary_group is not None and all(primary_group in source.columns(name) for name in names):
         columns = replace(columns, group=primary_group)
     listing = joined([source.listing(name, columns) for name in names])

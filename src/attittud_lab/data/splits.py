@@ -35,16 +35,16 @@ def amount(count: Count, available: int, setting: str, total: int | None = None)
         return available
     if isinstance(count, float):
         if not 0 < count < 1:
-            raise InputError(
-                f"{setting}: a fraction must be between 0 and 1, got {count}; write a whole number for a count, or null for all"
-            )
+            problem = f"{setting}: a fraction must be between 0 and 1, got {count}"
+            raise InputError(f"{problem}; write a whole number for a count, or null for all")
         if total is None:
             total = available
         count = max(1, round(count * total))
     if count < 0:
         raise InputError(f"{setting}: must not be negative, got {count}")
     if count > available:
-        problem = f"{setting}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
+        asked = counted(int(count), "example is", "examples are")
+        problem = f"{setting}: {asked} wanted, but there are only {available}"
         raise InputError(f"{problem}; ask for fewer, or write null for all")
     return int(count)
 
@@ -231,7 +231,8 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         problem = f"{where}: {count} of the {total} {part} examples are also in {other}"
         problem += "; results on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
-            advice = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
+            advice = "remove the copies from one of the two"
+            advice += ", or set data.primary.overlap: warn to continue"
             raise InputError(f"{problem}; {advice}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
             warn_once(problem)

@@ -56,9 +56,8 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(files[split]) < count:
-                warn_once(
-                    f"{inner}: found only {len(files[split])} of the {count} files of split {split}"
-                )
+                present = f"only {len(files[split])} of the {count} files"
+                warn_once(f"{inner}: found {present} of split {split}")
         if files:
             return files
     return {}
@@ -215,12 +214,9 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     if config.columns is not None:
         names = [name for name in names if name in config.columns]
     if not names:
-        problem = (
-            f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
-        )
-        raise InputError(
-            f"{problem}; check data.table. Its columns are {listed(table.column_names)}"
-        )
+        besides = listed(sorted(filter(None, others)))
+        problem = f"{where}: has no column of features besides {besides}; check data.table"
+        raise InputError(f"{problem}. Its columns are {listed(table.column_names)}")
     guess = cells_are_text(table)
     cells = dict[str, Any]()
     for name in names:
@@ -281,9 +277,8 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
         equal = mask & [folded(cell) == spelling for cell in cells]
         if not equal.any():
             others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
-            raise InputError(
-                f"{where}: no row has {value!r} in column {column!r} (where:); its values are {others}"
-            )
+            problem = f"{where}: no row has {value!r} in column {column!r} (where:)"
+            raise InputError(f"{problem}; its values are {others}")
         mask = equal
     return mask
 
@@ -294,8 +289,6 @@ def _choose(
     """Return the column to read; a column that is named must be there."""
     column = find_column(table.column_names, name, usual, where)
     if column is None and name is not None:
-        columns = listed(table.column_names)
-        raise InputError(
-            f"{where}: there is no column {name!r} ({setting}:); its columns are {columns}"
-        )
+        problem = f"{where}: there is no column {name!r} ({setting}:)"
+        raise InputError(f"{problem}; its columns are {listed(table.column_names)}")
     return column

@@ -31,8 +31,8 @@ def table_rows(inputs: Any, features: Features) -> list[Mapping[str, Any]]:
     names = [column.name for column in features.columns]
     if isinstance(inputs, (np.ndarray, Tensor)) and inputs.ndim == 2 and len(names) == 1:
         return [{names[0]: row.tolist()} for row in inputs]
-    advice = "the model reads rows of a table; give mappings or a data frame with the columns"
-    advice = f"{advice} {listed(names, 5)}"
+    frame = "mappings or a data frame with the columns"
+    advice = f"the model reads rows of a table; give {frame} {listed(names, 5)}"
     rows = _several(inputs, advice)
     if not all(isinstance(row, Mapping) for row in rows):
         raise InputError(advice)
@@ -110,8 +110,9 @@ def _column(names: Sequence[Any], chosen: str | None, where: str) -> str:
     column = find_column(names, chosen, INPUTS, where)
     if column is None:
         called = chosen or f"{', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
-        missing = f"{where} needs one column that is called {called}; its columns are {listed(names) or 'none'}"
-        raise InputError(f"{missing}; rename the column of the inputs, or give its cells as a list")
+        problem = f"{where} needs one column that is called {called}"
+        advice = "rename the column of the inputs, or give its cells as a list"
+        raise InputError(f"{problem}; its columns are {listed(names) or 'none'}; {advice}")
     return column
 
 
@@ -125,9 +126,8 @@ def _image(position: int, item: Any) -> Raw | Image.Image:
         return Path(item)
     if isinstance(item, (bytes, Image.Image)):
         return item
-    raise InputError(
-        f"input {position} is a {type(item).__name__}, but the model reads images; give {_IMAGES}"
-    )
+    problem = f"input {position} is a {type(item).__name__}, but the model reads images"
+    raise InputError(f"{problem}; give {_IMAGES}")
 
 
 def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:

@@ -37,6 +37,7 @@ from attittud_lab.errors import InputError, counted, listed, loose, short, spell
 
 STANDARD = "-"
 _ROWS = 512  # of a table at a time
+_TYPES = {"text": str, "image": bytes}
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,8 @@ class Inputs:
             return None, self._table(path)
         if self.kind != "image":
             advice = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
-            raise InputError(
-                f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {advice}"
-            )
+            file = suffix or "file without a suffix"
+            raise InputError(f"{path}: cannot read {self.kind}s from a {file}; {advice}")
         return 1, iter([self._image(path, root)])
 
     def _image(self, path: Path, root: Path | None) -> Item:
@@ -140,14 +140,12 @@ class Inputs:
                 suffixes = IMAGES
         paths = [path for path in files if path.suffix.lower() in suffixes]
         if not paths:
-            raise InputError(
-                f"{root}: it contains no file that can be read ({', '.join(readable)}); check the path"
-            )
+            problem = f"{root}: it contains no file that can be read ({', '.join(readable)})"
+            raise InputError(f"{problem}; check the path")
         if len(paths) < len(files):
             left = counted(len(files) - len(paths), "file is", "files are")
-            warn_once(
-                f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here"
-            )
+            reason = f"only {', '.join(suffixes)} can be read here"
+            warn_once(f"{root}: {left} left out, because {reason}")
         if suffixes is IMAGES:
             return len(paths), (self._image(path, root) for path in paths)
         return _joined([self._file(path, root) for path in paths])
@@ -157,16 +155,16 @@ class Inputs:
     def _table(self, path: Path) -> Iterator[Item]:
         number = 0
         for batch in batches(path, _ROWS):
-            column, label = self._columns(batch.column_names, str(path))
-            cells = (batch if column is None else batch[column]).to_pylist()
+            columns = self._columns(batch.column_names, str(path))
             names = None
-            labels = [None] * len(cells)
-            if label is not None:
-                names = class_names(batch, label)
-                labels = batch[label].to_pylist()
-            for cell, truth in zip(cells, labels, strict=True):
+            if columns[1] is not None:
+                names = class_names(batch, columns[1])
+            needed = batch
+            if self.kind != "table":
+                needed = batch.select(list(filter(None, set(columns))))
+            for row in needed.to_pylist():
                 number += 1
-                yield self._row(str(path), number, cell, self._truth(truth, names))
+                yield self._row(str(path), number, row, columns, names)
 
     def _objects_in(self, path: Path) -> Iterator[Item]:
         with blamed(str(path)), open_text(path) as text:
@@ -175,10 +173,8 @@ class Inputs:
     def _objects(self, where: str, text: Iterable[str]) -> Iterator[Item]:
         """Yield the inputs in lines of JSON; each is a mapping with the input column."""
         for number, row in objects(text, where):
-            column, label = self._columns(list(row), f"{where}: line {number}")
-            cell = row if column is None else row[column]
-            truth = None if label is None else self._truth(row[label], None)
-            yield self._row(where, number, cell, truth)
+            columns = self._columns(list(row), f"{where}: line {number}")
+            yield self._row(where, number, row, columns, None)
 
     def _standard(self) -> Iterator[Item]:
         """Read JSON lines if the first line is an object; otherwise each line is a text, or the
@@ -219,10 +215,9 @@ class Inputs:
         column = find_column(names, self.input, INPUTS, where)
         label = find_column(names, self.label, LABELS, where)
         if "--label" in self.options and label is None:
-            missing = f"{where}: there is no column {self.label!r} (--label)"
-            raise InputError(
-                f"{missing}; name another column, or leave --label out. Its columns are {listed(names)}"
-            )
+            problem = f"{where}: there is no column {self.label!r} (--label)"
+            advice = "name another column, or leave --label out"
+            raise InputError(f"{problem}; {advice}. Its columns are {listed(names)}")
         if self.kind == "table":
             for name in names:
                 find_column(names, name, (), where)
@@ -242,20 +237,31 @@ class Inputs:
             problem = f"{where}: has no columns, so {' and '.join(self.options)} cannot name one"
             raise InputError(f"{problem}; leave it out, or give a csv, tsv, jsonl or parquet file")
 
-    def _row(self, file: str, number: int, cell: Any, truth: frozenset[str] | None) -> Item:
-        if self.kind == "table":
-            return Item(_written(file), number, cell, truth)
-        raw = content(cell)
+    def _row(
+        self,
+        file: str,
+        number: int,
+        row: Mapping[str, Any],
+        columns: tuple[str | None, str | None],
+        names: list[str] | None,
+    ) -> Item:
+        """Return the input in a row. `columns` are those of `_columns`, and `names` the class names
+        of numbers in the label column.
+        """
+        column, label = columns
+        truth = None
+        if label is not None:
+            truth = self._truth(row[label], names)
+        if column is None:
+            return Item(_written(file), number, row, truth)
+        raw = content(row[column])
         if self.kind == "text" and raw is None:
             raw = ""
-        expected = str if self.kind == "text" else bytes
-        if not isinstance(raw, expected):
+        if not isinstance(raw, _TYPES[self.kind]):
             words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
             thing = words.get(type(raw), f"a {type(raw).__name__}")
-            advice = "name another column with --input, or repair the row"
-            raise InputError(
-                f"{file}: row {number} holds {thing}, but the model reads {self.kind}s; {advice}"
-            )
+            problem = f"{file}: row {number} holds {thing}, but the model reads {self.kind}s"
+            raise InputError(f"{problem}; name another column with --input, or repair the row")
         return Item(_written(file), number, raw, truth)
 
     def _hint(self, culprit: str, name: str) -> None:
@@ -264,8 +270,9 @@ class Inputs:
         """
         class_ = self._spellings.get(loose(name))
         if class_ is not None:
-            problem = f"{culprit} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
-            warn_once(f"{problem}; spell them alike to get the accuracy")
+            problem = f"{culprit} {short(name)!r} is not the class {short(class_)!r} of the model"
+            advice = "spell them alike to get the accuracy"
+            warn_once(f"{problem}, because case and blanks count; {advice}")
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
         """Return the classes of a row from its label cell; None without a label, or for a class

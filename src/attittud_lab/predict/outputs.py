@@ -42,14 +42,11 @@ def check_output(
     if path is not None:
         suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        formats = ", ".join(FORMATS)
-        raise InputError(
-            f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {formats}"
-        )
+        problem = f"{path}: cannot write a {suffix or 'file without a suffix'}"
+        raise InputError(f"{problem}; {CURE}, with one of {', '.join(FORMATS)}")
     if suffix == ".csv" and several and any(";" in name for name in classes):
-        raise InputError(
-            "a class has a semicolon in its name, which separates labels in csv; use --output FILE.jsonl"
-        )
+        problem = "a class has a semicolon in its name, which separates labels in csv"
+        raise InputError(f"{problem}; use --output FILE.jsonl")
     if path is None:
         return
     if not path.parent.is_dir():

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.helpers.commands import call
-from tests.helpers.data_parts import numbered, write
+from tests.helpers.data_sets import numbered, write
 from tests.helpers.texts import tiny_encoder, tiny_images
 
 SETTINGS = ["model=text-cnn", "portfolio.features=[tfidf]", "portfolio.learners=[linear]"]

@@ -13,21 +13,15 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_every_field_is_documented():
-    definitions = {
-        name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()
-    }
+    definitions = json_schema()["$defs"]
     assert len(definitions) > 8
-    for name, found in definitions.items():
+    for name, definition in definitions.items():
+        found = definition.get("anyOf", [definition])[-1]
         assert found["description"] and not found["description"].startswith(name)
         for field, about in found["properties"].items():
-            assert len(about["description"]) > 10 and "\n" not in about["description"], (
-                name,
-                field,
-            )
-            assert "default" in about or field in ("base", *found.get("required", ())), (
-                name,
-                field,
-            )
+            where = f"{name}.{field}"
+            assert len(about["description"]) > 10 and "\n" not in about["description"], where
+            assert "default" in about or field in ("base", *found.get("required", ())), where
 
 
 @pytest.mark.parametrize(
@@ -46,9 +40,8 @@ def test_schema_says_what_the_loader_says():
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(json_schema())
-    valid = json.loads(
-        json.dumps(json_schema()["$defs"]["Config"]["properties"]["training"]["default"])
-    )
+    training = json_schema()["$defs"]["Config"]["properties"]["training"]["default"]
+    valid = json.loads(json.dumps(training))
     checker = validator(json_schema())
     assert checker.is_valid({"training": valid, "strategy": "flip", "base": "x.yaml"})
     for wrong in (

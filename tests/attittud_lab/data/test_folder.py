@@ -1,6 +1,7 @@
 """Folders of images: classes, splits, odd names, and files that belong to no class."""
 
 import os
+import shutil
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from tests.helpers.data_sets import encoded, pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-def test_a_folder_of_images_is_read(pictures):
-    data = read_configuration(
-        f"data: {{primary: {{path: {pictures}, train: 12, validation: 6, test: 6}}, auxiliary: {{rest: {pictures}}}}}"
-    )
+def test_a_folder_of_images_is_read_without_copies_in_other_folders(pictures, tmp_path):
+    copy = shutil.copytree(pictures, tmp_path / "copy")
+    for image in copy.rglob("*.png"):
+        image.rename(image.with_stem(f"renamed-{image.stem}"))
+    primary = f"{{path: {pictures}, train: 12, validation: 6, test: 6}}"
+    data = read_configuration(f"data: {{primary: {primary}, auxiliary: {{rest: {copy}}}}}")
     assert data.primary.classes == ["cat", "dog", "no"]
     assert data.primary.examples.inputs.dtype == torch.uint8
     assert data.primary.examples.inputs.shape == (12, 3, 8, 8)
@@ -23,12 +26,10 @@ def test_a_folder_of_images_is_read(pictures):
     # two sets.
     for part in (data.primary.examples, data.validation, data.test):
         assert torch.equal(part.inputs[:, 0, 0, 0] // 10, part.targets.to(torch.uint8))
-    numbers = [
-        part.inputs[:, 0, 0, 0].tolist()
-        for part in (data.primary.examples, data.validation, data.test)
-    ]
-    rest = data.auxiliary["rest"].examples.inputs[:, 0, 0, 0].tolist()
-    assert len({*numbers[0], *numbers[1], *numbers[2], *rest}) == 30 and len(rest) == 6
+    inputs = torch.cat([part.inputs for part in data.all_examples])
+    assert len(inputs[:, 0, 0, 0].unique()) == len(inputs) == 30
+    assert len(data.auxiliary["rest"].examples) == 6
+    assert data.record["auxiliary"]["rest"]["left_out_as_primary"] == 24
 
 
 def test_a_folder_with_its_own_splits_is_read(pictures, tmp_path):

@@ -10,19 +10,15 @@ import pytest
 from PIL import Image
 
 import attittud_lab
-from attittud_lab import cli
 from attittud_lab.config.load import loads
 from attittud_lab.data.images import WHITES, Pixels, decode
 from attittud_lab.data.source import Deep
 from attittud_lab.errors import InputError
-from attittud_lab.training.train import load_data
+from attittud_lab.training.train import load_data, run
 from tests.helpers.data_files import CASES, damaged
 
-GREY = (
-    np.array([[0, 40, 80], [120, 160, 200], [220, 240, 255]], dtype=np.uint8)
-    .repeat(8, 0)
-    .repeat(8, 1)
-)
+LEVELS = np.array([[0, 40, 80], [120, 160, 200], [220, 240, 255]], dtype=np.uint8)
+GREY = LEVELS.repeat(8, 0).repeat(8, 1)
 COLOUR = np.stack([GREY, GREY[::-1], GREY.T], 2)
 
 
@@ -42,32 +38,21 @@ def pixels_of(content: bytes | Image.Image | Deep, channels: int = 3) -> npt.NDA
     return found[0] if channels == 1 else found.transpose(1, 2, 0)
 
 
-WRITTEN = {
-    "1": ("PPM",),
-    "L": ("BMP", "GIF"),
-    "LA": ("TIFF",),
-    "P": ("PNG", "WEBP"),
-    "PA": ("TIFF",),
-    "RGB": ("PNG", "JPEG"),
-    "RGBA": ("PNG", "WEBP"),
-    "RGBX": ("TIFF",),
-    "CMYK": ("JPEG",),
-    "YCbCr": ("TIFF",),
-}
+WRITTEN = [("1", "PPM"), ("L", "BMP"), ("L", "GIF"), ("LA", "TIFF"), ("P", "PNG"), ("P", "WEBP")]
+WRITTEN += [("PA", "TIFF"), ("RGB", "PNG"), ("RGB", "JPEG"), ("RGBA", "PNG"), ("RGBA", "WEBP")]
+WRITTEN += [("RGBX", "TIFF"), ("CMYK", "JPEG"), ("YCbCr", "TIFF")]
 
 
-@pytest.mark.parametrize(
-    ("mode", "form"), [(mode, form) for mode, forms in WRITTEN.items() for form in forms]
-)
+@pytest.mark.parametrize(("mode", "form"), WRITTEN)
 def test_every_mode_that_is_written_is_read(mode, form):
     grey = mode in ("1", "L", "LA")
-    base = Image.fromarray(GREY if grey else COLOUR)
+    image = Image.fromarray(GREY if grey else COLOUR)
     if mode == "PA":
-        base = base.convert("P")
-    image = base.convert(mode, dither=Image.Dither.NONE) if mode == "1" else base.convert(mode)
+        image = image.convert("P")
+    image = image.convert(mode, dither=Image.Dither.NONE)
     wanted = np.asarray(image.convert("RGB")).astype(np.int64)
     found = pixels_of(stored(image, form))
-    most = 60 if form == "GIF" or mode == "P" else 12 if form == "JPEG" else 2
+    most = {"GIF": 60, "JPEG": 12}.get(form, 60 if mode == "P" else 2)
     assert np.abs(found - wanted).max() <= most and np.abs(found - wanted).mean() <= most / 4
     if grey:
         assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
@@ -157,9 +142,8 @@ def test_size_and_colour_are_decided_from_all_classes(tmp_path):
     for name, shape in {"a": (16, 16), "b": (64, 64, 3), "c": (64, 64, 3)}.items():
         (tmp_path / name).mkdir()
         for number in range(40):
-            Image.fromarray(random_.integers(0, 256, shape, dtype=np.uint8)).save(
-                tmp_path / name / f"{number}.png"
-            )
+            picture = Image.fromarray(random_.integers(0, 256, shape, dtype=np.uint8))
+            picture.save(tmp_path / name / f"{number}.png")
     job = f"data: {{primary: {{path: {tmp_path}}}}}\nmodel: mlp\nstrategy: primary_only"
     assert load_data(loads(job)).record["image_size"] == [3, 64, 64]
 
@@ -188,7 +172,7 @@ def test_one_value_is_white_in_all_deep_pictures_of_a_source(tmp_path, caplog):
         assert {image.numpy().tobytes() for image in sets[name].inputs} <= wanted
 
 
-def test_prediction_sees_the_pixels_of_training(tmp_path, capsys):
+def test_prediction_sees_the_pixels_of_training(tmp_path):
     """Deep, turned and transparent pictures too: the run folder says how they were read."""
     folder = tmp_path / "own"
     random_ = np.random.default_rng(0)
@@ -199,32 +183,25 @@ def test_prediction_sees_the_pixels_of_training(tmp_path, capsys):
             Image.fromarray(values).save(folder / name / f"{number}.png")
     exif = Image.Exif()
     exif[0x0112] = 6
-    for name in "ab":
-        Image.fromarray(COLOUR[:, ::-1] if name == "a" else COLOUR).save(
-            folder / name / "turned.jpg", exif=exif
-        )
-        clear = Image.fromarray(COLOUR)
-        clear.putalpha(Image.fromarray(GREY))
-        clear.resize((20, 20) if name == "a" else (30, 30)).save(folder / name / "clear.png")
-    job = f"data: {{primary: {{path: {folder}, test: 6, overlap: allow}}}}\nmodel: mlp\nstrategy: primary_only\n"
-    (tmp_path / "job.yaml").write_text(job)
-    short = [
-        f"training.{phase}.{key}"
-        for phase in ("guided", "finetune")
-        for key in ("steps=2", "primary_batch=8")
-    ]
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["train", str(tmp_path / "job.yaml"), f"output={tmp_path}/runs", *short])
-    assert not ended.value.code
-    (result,) = (tmp_path / "runs").rglob("result.json")
-    data = load_data(loads(job))
-    model = attittud_lab.load(result.parent)
+    clear = Image.fromarray(COLOUR)
+    clear.putalpha(Image.fromarray(GREY))
+    for name, turned, size in (("a", COLOUR[:, ::-1], 20), ("b", COLOUR, 30)):
+        Image.fromarray(turned).save(folder / name / "turned.jpg", exif=exif)
+        clear.resize((size, size)).save(folder / name / "clear.png")
+    source = f"primary: {{path: {folder}, test: 6, overlap: allow}}"
+    phase = "{steps: 2, primary_batch: 8}"
+    config = loads(
+        f"data: {{{source}}}\ntraining: {{mode: joint, guided: {phase}}}\n"
+        "model: mlp\nstrategy: primary_only"
+    )
+    run(config, run_dir=tmp_path / "run")
+    data = load_data(config)
+    model = attittud_lab.load(tmp_path / "run")
     assert model.about.white == 4095
     paths = sorted(folder.rglob("*.*"))
     rows = data.record["primary"]["test"]["rows"]
     batch = model.batch([paths[row] for row in rows], [str(row) for row in rows])
     assert np.array_equal(batch.examples.inputs.numpy(), data.test.inputs.numpy())
-    capsys.readouterr()
 
 
 def test_damaged_images_are_refused_with_an_explanation():
@@ -232,18 +209,15 @@ def test_damaged_images_are_refused_with_an_explanation():
     for case in range(CASES):
         random_ = random.Random(case)
         form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-        pixels = np.random.default_rng(case).integers(
-            0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8
-        )
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, form)
-        content = file.getvalue()
+        shape = (random_.randrange(1, 20), 9, 3)
+        pixels = np.random.default_rng(case).integers(0, 255, shape, dtype=np.uint8)
+        whole = content = stored(Image.fromarray(pixels), form)
         try:
             for _ in range(random_.randrange(3)):
                 content = damaged(content, random_)
             assert decode(content, Pixels(3, 6), "here").shape == (3, 6, 6)
         except InputError:
             refused += 1
-            if content == file.getvalue():
+            if content == whole:
                 pytest.fail(f"case {case}")
     assert CASES // 10 < refused < CASES

@@ -1,6 +1,5 @@
 """Parts of the data: no row is lost, and none is in two of them."""
 
-import json
 import logging
 import os
 import random
@@ -16,8 +15,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig, PrimaryConfig
 from attittud_lab.data.parts import Parts, read_parts
 from attittud_lab.errors import InputError
-from tests.helpers.data_parts import Row, numbered, read_primary, write
-from tests.helpers.data_sets import read_configuration
+from tests.helpers.data_sets import Row, numbered, read_configuration, read_primary, write
 
 
 def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path, caplog):
@@ -44,10 +42,9 @@ def test_two_spellings_of_a_class_are_told(tmp_path, caplog, twin):
 def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) -> list[Row]:
     rows = []
     for number in range(first, first + count):
-        text = random_.choice(["word %d", "Word %d!", "words %d words"]) % (
-            number if random_.random() < 0.9 else number % 7
-        )
-        rows.append((text, random_.choice(classes)))
+        form = random_.choice(["word %d", "Word %d!", "words %d words"])
+        shown = number if random_.random() < 0.9 else number % 7  # some are copies
+        rows.append((form % shown, random_.choice(classes)))
     return rows
 
 
@@ -62,12 +59,10 @@ def test_no_row_is_lost_silently(tmp_path, caplog):
             [["a", "b"], ["a", "b", "B", "c"], [0, 1, 7], [0, 1, -1, 2], ["a", "b", "", None]]
         )
         names = ["train", *random_.sample(["test", "validation", "more"], random_.randrange(4))]
-        files = {
-            n: drawn(random_, 1000 * p, random_.randrange(20, 60), pool)
-            for p, n in enumerate(names)
-        }
-        for name, rows in files.items():
-            write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", rows)
+        files = {}
+        for position, name in enumerate(names):
+            files[name] = drawn(random_, 1000 * position, random_.randrange(20, 60), pool)
+            write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", files[name])
         overlap = random_.choice(["refuse", "warn", "allow"])
         unseen = random_.choice(["refuse", "drop"])
         config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))
@@ -83,115 +78,94 @@ def test_no_row_is_lost_silently(tmp_path, caplog):
 
 
 def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -> None:
-    used = {name: parts.primary[name] for name in ("train", "validation", "test")}
     read_rows: Counter[str] = Counter()
-    for part in used.values():
+    dropped_rows: Counter[str] = Counter()
+    for part in parts.primary.values():
         source = next(name for name in files if f"({name})" in part.listing.where)
         for row, label in zip(part.rows, part.labels, strict=True):
             text, wanted = files[source][row]
             assert part.listing.fetch(np.array([row]))[0] == text, f"case {case}"
             assert part.classes[label] == str(wanted), f"case {case}"
         read_rows[source] += len(part.rows)
+        dropped_rows[source] += sum(part.unseen.values())
     for source, count in read_rows.items():
         rows = [label for _, label in files[source]]
-        without = sum(
-            label in ("", None) or (isinstance(label, int) and label < 0) for label in rows
-        )
-        dropped = sum(
-            sum(part.unseen.values())
-            for part in used.values()
-            if f"({source})" in part.listing.where
-        )
+        without = sum(label in ("", None, -1) for label in rows)
+        dropped = dropped_rows[source]
         assert count + without + dropped == len(rows), f"case {case}"
         for left_out in (without, dropped):
             if left_out:
                 assert f"({source}): {left_out} of {len(rows)} examples" in warnings, f"case {case}"
 
 
-def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
+def noisy(noise: str) -> np.ndarray:
     primary = "{path: digits, train: 90, validation: 90, test: 90}"
-    config = loads(
-        f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}"
-    ).data
-    return read_parts(config, seed).auxiliary[name].labels
+    other = f"{{more: {{path: digits, label_noise: {noise}}}}}"
+    config = loads(f"data: {{primary: {primary}, auxiliary: {other}}}").data
+    return read_parts(config, 0).auxiliary["more"].labels
 
 
 def test_a_split_that_leaves_one_class_names_the_others(tmp_path):
     """The cure was a second class, which the file had."""
     path = tmp_path / "own.csv"
     path.write_text("text,label\nfirst words,good\nother words,bad\nmore words,mid\n")
-    text = f"data: {{primary: {{path: {path}, validation: 1, test: 1}}}}"
     with pytest.raises(InputError, match=r"only one class .*give more examples of \w+, \w+, or"):
-        read_parts(loads(text).data, 0)
+        read_primary(f"path: {path}, validation: 1, test: 1")
 
 
 def test_label_noise_replaces_exactly_its_share():
-    truth = noisy("null", 0)
-    for share in (0.0, 0.25, 0.5, 1.0):
-        moved = noisy(f"{{kind: shifted, share: {share}}}", 0)
+    truth = noisy("null")
+    for share in (0.0, 0.25, 1.0):
+        moved = noisy(f"{{kind: shifted, share: {share}}}")
         touched = moved != truth
         assert touched.sum() == round(share * len(truth))
         assert (moved[touched] == (truth[touched] + 1) % 10).all()
     # Half of the labels are drawn again, a tenth of these the right class.
-    wrong = int((noisy("{kind: random}", 0) != truth).sum())
+    wrong = int((noisy("{kind: random}") != truth).sum())
     assert stats.binomtest(wrong, round(len(truth) / 2), 0.9).pvalue > 1e-4
 
 
 def test_all_split_seeds_may_share_the_test_examples():
-    def rows(name: str, seed: int, more: str) -> list[int]:
-        config = loads(
-            f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}"
-        ).data
+    def rows(name: str, seed: int, test_seed: int | str) -> list[int]:
+        primary = "{path: digits, train: 50, validation: 50, test: 90}"
+        config = loads(f"data: {{primary: {primary}, test_seed: {test_seed}}}").data
         return read_parts(config, seed).primary[name].rows.tolist()
 
-    assert (
-        rows("test", 0, ", test_seed: 7")
-        == rows("test", 1, ", test_seed: 7")
-        != rows("test", 0, ", test_seed: 8")
-    )
-    assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
-    # without it, the seed of the split is used
-    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")
+    assert rows("test", 0, 7) == rows("test", 1, 7) != rows("test", 0, 8)
+    assert rows("train", 0, 7) != rows("train", 1, 7)
+    assert rows("test", 5, "null") == rows("test", 0, 5)  # null: the seed of the split
 
 
 @pytest.mark.parametrize("count", range(20, 25))
 def test_three_fractions_may_be_all_examples(count, tmp_path):
     """Where test and validation are rounded up, the training set has fewer examples."""
     file = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20)[:count])
-    settings = f"path: {file}, train: 0.6, validation: 0.2, test: 0.2"
-    config = loads(f"data: {{primary: {{{settings}}}}}").data
-    parts = read_parts(config, 0).primary
-    sizes = [len(part.rows) for part in parts.values()]
-    assert count - 1 <= sum(sizes) <= count
+    settings = f"path: {file}, validation: 0.2, test: 0.2"
+    data = read_primary(f"{settings}, train: 0.6")
+    assert count - 1 <= sum(map(len, data.all_examples)) <= count
     with pytest.raises(InputError, match=r"data\.primary\.train"):
-        read_parts(loads(f"data: {{primary: {{{settings.replace('0.6', '0.8')}}}}}").data, 0)
+        read_primary(f"{settings}, train: 0.8")
 
 
 def test_no_split_is_in_two_parts(tmp_path):
     """Also where no split is called train, or two are read as one: test examples must not train."""
-    root = tmp_path / "texts"
-    root.mkdir()
 
-    def write(name: str, first: int, count: int) -> None:
-        rows = [
-            {"text": " ".join(f"{n:03d}"), "label": "ab"[n % 2]}
-            for n in range(first, first + count)
-        ]
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    def split(name: str, first: int, count: int) -> None:
+        texts = [" ".join(f"{number:03d}") for number in range(first, first + count)]
+        write(tmp_path / f"{name}.jsonl", list(zip(texts, "ab" * (count // 2), strict=True)))
 
     def counts(more: str = "") -> tuple[list[int], int]:
-        data = read_configuration(f"data: {{primary: {{path: {root}{more}}}}}")
-        parts = [data.primary.examples, data.validation, data.test]
+        parts = read_primary(f"path: {tmp_path}{more}").all_examples
         rows = [tuple(row) for part in parts for row in part.inputs.tolist()]
         return [len(part) for part in parts], len(rows) - len(set(rows))
 
-    write("test", 0, 10)
-    write("reviews", 10, 40)
+    split("test", 0, 10)
+    split("reviews", 10, 40)
     assert counts() == ([32, 8, 10], 0)
-    write("more", 50, 20)
+    split("more", 50, 20)
     assert counts() == ([48, 12, 10], 0)
-    write("train", 100, 30)
-    write("dev", 130, 10)
+    split("train", 100, 30)
+    split("dev", 130, 10)
     assert counts() == ([30, 10, 10], 0)
     assert counts(", split: train+test") == ([32, 10, 8], 0)
     assert counts(", split: train+dev, test_split: test") == ([32, 8, 10], 0)
@@ -209,20 +183,19 @@ def test_no_split_is_in_two_parts(tmp_path):
 
 def patients(path: Path, first: int, last: int, rows: int = 4, start: int = 0) -> Path:
     """A csv file of texts with a label and a patient each; every row is another text."""
-    lines = [
-        f"text number {start + 100 * patient + row} here,{'ab'[(patient + row) % 2]},{patient}\n"
-        for patient in range(first, last)
-        for row in range(rows)
-    ]
-    path.write_text("text,label,patient\n" + "".join(lines))
+    lines = ["text,label,patient"]
+    for patient in range(first, last):
+        for row in range(rows):
+            text = f"text number {start + 100 * patient + row} here"
+            lines.append(f"{text},{'ab'[(patient + row) % 2]},{patient}")
+    path.write_text("\n".join(lines))
     return path
 
 
 def of(parts: Parts) -> dict[str, set[str]]:
     """The groups of each part."""
-    return {
-        name: set(part.groups or ()) for name, part in (parts.primary | parts.auxiliary).items()
-    }
+    every = parts.primary | parts.auxiliary
+    return {name: set(part.groups or ()) for name, part in every.items()}
 
 
 def grouped(primary: Path, auxiliary: Path, more: str = "", *, pooled: bool) -> Parts:

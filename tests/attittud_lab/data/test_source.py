@@ -33,17 +33,13 @@ def test_a_source_can_be_registered_from_outside_of_the_package(monkeypatch):
 
         def listing(self, split: str | None, columns: Columns) -> Listing:
             labels = np.arange(120) % 2
-            return Listing(
-                "noise", "image", 120, lambda rows: list(pixels[rows]), labels, ["a", "b"]
-            )
+            return Listing("noise", "image", 120, lambda rows: pixels[rows], labels, ["a", "b"])
 
     data = read_configuration("data: {primary: {path: noise}, auxiliary: {digits: digits}}")
     assert data.primary.classes == ["a", "b"]
-    expected = [72, 24, 24]
-    assert [len(part) for part in (data.primary.examples, data.validation, data.test)] == expected
+    assert [len(part) for part in data.all_examples] == [72, 24, 24, 1797]
     rows = data.record["primary"]["test"]["rows"]
     assert data.test.inputs.numpy().tolist() == pixels[rows].tolist()
-    assert len(data.auxiliary["digits"].examples) == 1797
 
 
 def test_links_out_of_the_folder_are_refused(pictures, tmp_path):

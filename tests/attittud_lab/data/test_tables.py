@@ -5,7 +5,6 @@ import io
 import json
 import math
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,14 @@ from attittud_lab.data.cells import taken
 from attittud_lab.data.features import Features
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.splits import digests
-from tests.helpers.data_files import inputs, named, read_path
+from tests.helpers.data_files import inputs, named, read_path, write_columns
 from tests.helpers.data_sets import encoded, read_configuration
-
-
-def write_csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        writer.writerows([("text", "label"), *zip(texts, labels, strict=True)])
 
 
 def test_shards_of_texts_are_one_split(tmp_path, caplog):
     """Numbers in one file and words in another: read as text, both are labels."""
-    write_csv(tmp_path / "train-00000-of-00003.csv", ["a", "b"], ["1", "2"])
-    write_csv(tmp_path / "train-00001-of-00003.csv", ["c", "d"], ["x", "02"])
+    write_columns(tmp_path / "train-00000-of-00003.csv", {"text": "ab", "label": "12"})
+    write_columns(tmp_path / "train-00001-of-00003.csv", {"text": "cd", "label": ["x", "02"]})
     listing = read_path(tmp_path, "train")
     assert named(listing) == ["1", "2", "x", "02"]
     assert "found only 2 of the 3 files of split train" in caplog.text
@@ -40,43 +33,33 @@ def test_shards_of_texts_are_one_split(tmp_path, caplog):
 
 def test_rows_are_named_as_in_the_file(tmp_path):
     """Counted from 1, as predictions are, and before `where` leaves some out."""
-    path = tmp_path / "a.csv"
-    path.write_text(
-        "text,label,site\n" + "".join(f"text {n},{'xy'[n % 2]},{'uvw'[n % 3]}\n" for n in range(9))
-    )
+    columns = {"text": "abcdefghi", "label": "xyxyxyxyx", "site": "uvw" * 3}
+    path = write_columns(tmp_path / "a.csv", columns)
     listing = read_path(path, where={"site": "v", "label": "y"})
-    assert inputs(listing) == ["text 1", "text 7"]
+    assert inputs(listing) == ["b", "h"]
     assert listing.named(np.arange(2)) == [f"{path}, row 2", f"{path}, row 8"]
+    (tmp_path / "splits").mkdir()
     for name in ("train", "more"):
-        (tmp_path / "splits").mkdir(exist_ok=True)
-        write_csv(tmp_path / "splits" / f"{name}.csv", [f"{name} a", f"{name} b"], ["x", "y"])
+        write_columns(tmp_path / "splits" / f"{name}.csv", {"text": name[:2], "label": "xy"})
     two = read_path(tmp_path / "splits", "train+more")
     expected = [f"{tmp_path}/splits (train), row 1", f"{tmp_path}/splits (more), row 2"]
     assert two.named(np.array([0, 3])) == expected
 
 
 def groups_of(path: Path) -> list[str]:
-    return (
-        open_listing(
-            PrimaryConfig(path=str(path), group="who"), open_source(str(path)), None
-        ).groups
-        or []
-    )
+    config = PrimaryConfig(path=str(path), group="who")
+    return open_listing(config, open_source(config.path), None).groups
 
 
 def test_rows_without_a_group_are_not_one_group(tmp_path, caplog):
-    path, groups = tmp_path / "a.csv", ["p1", None, "p1", "", " ", "p2"]
+    groups = ["p1", None, "p1", "", " ", "p2"]
     columns = {"text": list("abcdef"), "label": list("xyxyxy"), "who": groups}
-    rows = zip(*([cell or "" for cell in column] for column in columns.values()), strict=True)
-    path.write_text("\n".join(",".join(row) for row in [tuple(columns), *rows]))
-    found = groups_of(path)
+    found = groups_of(write_columns(tmp_path / "a.csv", columns))
     assert [found[row] for row in (0, 2, 5)] == ["p1", "p1", "p2"] and len(set(found)) == 5
     shown = "3 of 6 rows have no group (column 'who'); each counts as a group of its own"
     assert shown in caplog.text
-    pq.write_table(
-        pa.table(columns | {"who": [7.0, math.nan, 8.5, None, 7.0, -1.0]}), tmp_path / "b.parquet"
-    )
-    numbers = groups_of(tmp_path / "b.parquet")
+    columns["who"] = [7.0, math.nan, 8.5, None, 7.0, -1.0]
+    numbers = groups_of(write_columns(tmp_path / "b.parquet", columns))
     assert [numbers[row] for row in (0, 2, 4, 5)] == ["7", "8.5", "7", "-1"]
     assert len(set(numbers)) == 5
     assert not {*found} & {*numbers}
@@ -97,16 +80,9 @@ def test_parquet_files_of_the_hub_are_read(tmp_path):
         pq.write_table(table, tmp_path / f"train-0000{shard}-of-00002.parquet")
     pq.write_table(hub_table([1, 0, 1], names, 40), tmp_path / "test-00000-of-00001.parquet")
     data = read_configuration(f"data: {{primary: {{path: {tmp_path}, validation: 10}}}}")
-    assert data.primary.classes == names and (
-        len(data.primary.examples),
-        len(data.validation),
-        len(data.test),
-    ) == (
-        30,
-        10,
-        3,
-    )
-    assert data.test.targets is not None and data.test.targets.tolist() == [1, 0, 1]
+    assert data.primary.classes == names
+    assert [len(part) for part in data.all_examples] == [30, 10, 3]
+    assert data.test.targets.tolist() == [1, 0, 1]
 
 
 COLUMNS = {
@@ -123,9 +99,9 @@ CONFIG = TableConfig(categorical=["code"])
 
 
 def random_rows(draw: random.Random) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number in range(draw.randrange(8, 20)):
-        row: dict[str, Any] = {
+        row = {
             "single": float(np.float32(draw.gauss(0, 1))),
             "double": draw.choice([draw.gauss(0, 1), 0.1, -0.0, 1e300, 3.0]),
             "gaps": None if number and draw.random() < 0.3 else draw.gauss(0, 1),
@@ -190,21 +166,18 @@ def test_the_format_of_a_file_does_not_matter(tmp_path, seed):
     first, first_table = results[0]
     features = Features.fit(first_table, CONFIG, "rows")
     expected = features.encode(first_table, "rows")
+    everything = np.arange(len(rows))
     for found, table in results[1:]:
         assert named(found) == named(first) == [row["label"] for row in rows]
         # Numbers of single precision differ in the last digit.
         np.testing.assert_allclose(features.encode(table, "rows"), expected, atol=1e-6)
-        fitted = Features.fit(table, CONFIG, "rows")
-        assert fitted.width == features.width
-        ours = digests(first, np.arange(len(rows)))
-        np.testing.assert_array_equal(digests(found, np.arange(len(rows))), ours)
+        assert Features.fit(table, CONFIG, "rows").width == features.width
+        np.testing.assert_array_equal(digests(found, everything), digests(first, everything))
 
 
 def test_rows_that_differ_in_the_last_digits_are_no_copies(tmp_path):
     """In single precision they would be the same."""
-    path = tmp_path / "times.csv"
-    path.write_text(
-        "at,code,label\n1700000000.25,1,a\n1700000010.25,1,b\n0.1,1,a\n0.10000000000001,1,b\n"
-    )
-    times = listing(path)
+    seconds = ["1700000000.25", "1700000010.25", "0.1", "0.10000000000001"]
+    columns = {"at": seconds, "code": "1111", "label": "abab"}
+    times = listing(write_columns(tmp_path / "times.csv", columns))
     assert len(np.unique(digests(times, np.arange(4)))) == 4

@@ -70,9 +70,8 @@ def test_rows_are_the_beginnings_of_texts():
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_blocks_hold_every_word_once(pack):
-    texts = [
-        chr(97 + n % 26) * size for n, size in enumerate([1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5)
-    ]
+    sizes = [1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5
+    texts = [chr(97 + n % 26) * size for n, size in enumerate(sizes)]
     inputs, lengths = Reader(Letters(), 32, pack=pack).blocks(texts)
     assert torch.equal(lengths, (inputs != 0).sum(1)) and int(lengths.max()) == 32
     kept = inputs[(inputs > 2)]
@@ -81,11 +80,9 @@ def test_blocks_hold_every_word_once(pack):
     assert torch.equal(starts, ends) and (starts > 1).any() == pack and (inputs[:, 0] == 1).all()
     # The rest of a text that is cut has its own prefix and suffix, with one text between them.
     for row in inputs:
-        pieces = "".join(
-            chr(64 + token) if token < 3 else chr(token) for token in row.tolist() if token
-        )
-        for piece in pieces.split("A")[1:]:
-            assert piece.endswith("B") and len(set(piece[:-1])) == 1
+        parts = "".join(map(chr, row[row > 0].tolist()))
+        for part in parts.split("\1")[1:]:
+            assert part.endswith("\2") and len(set(part[:-1])) == 1
     if pack:  # full, except for a rest that is too short for a text
         assert (lengths[:-1] > 32 - 2 - SHORTEST).all()
     with pytest.raises(InputError, match="contain no words"):
