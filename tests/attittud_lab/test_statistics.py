@@ -1,7 +1,7 @@
 """The statistics of comparisons against scipy's tests, definitions, and simulation."""
 
 import math
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
@@ -69,12 +69,11 @@ def test_differences_are_corrected_and_marked():
         "near": {0: 0.51, 1: 0.5, 3: 0.52},
     }
     found = differences(rows, "base", PROPORTION)
-    alone = [
-        paired([rows[name][s] for s in rows[name]], [base[s] for s in rows[name]])
-        for name in ("far", "near")
-    ]
-    shown = [difference.p for difference in found.values()]
-    assert shown == holm([difference.p for difference in alone])
+    alone = []
+    for name in ("far", "near"):
+        seeds = list(rows[name])
+        alone.append(paired([rows[name][s] for s in seeds], [base[s] for s in seeds]).p)
+    assert [difference.p for difference in found.values()] == holm(alone)
     assert found["near"].n == 3
     assert {name: mark(f.mean, f.p) for name, f in found.items()} == {"far": "▲", "near": "="}
     assert mark(-0.1, 0.049) == "▼" and mark(0.1, ALPHA) == "=" and mark(0.1, None) == "?"
@@ -94,11 +93,10 @@ def test_holm_is_the_closed_test_of_bonferroni(ps):
     """By definition: a row is rejected when Bonferroni rejects every set of rows that it is in."""
     everything = range(len(ps))
     for i, adjusted in enumerate(holm(ps)):
-        sets = [
-            s for size in range(1, len(ps) + 1) for s in combinations(everything, size) if i in s
-        ]
-        found = adjusted
-        assert found == pytest.approx(max(min(1.0, len(s) * min(ps[j] for j in s)) for s in sets))
+        others = [j for j in everything if j != i]
+        sets = chain.from_iterable(combinations(others, size) for size in range(len(ps)))
+        wanted = max((len(s) + 1) * min(ps[j] for j in (i, *s)) for s in sets)
+        assert adjusted == pytest.approx(min(1.0, wanted))
 
 
 def test_seeds_needed_reach_the_power_in_simulation():

@@ -39,6 +39,16 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
     return path
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a file with the readers of other libraries, row by row."""
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".jsonl":
+        return list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def named(listing: Listing) -> list[str | None]:
     """The label of each example by its name."""
     assert listing.labels is not None and listing.labels.ndim == 1
@@ -51,22 +61,11 @@ def inputs(listing: Listing) -> list[Any]:
 
 def damaged(content: bytes, random_: random.Random) -> bytes:
     """A file as broken disks, editors and programs leave it."""
-    place, length = random_.randrange(len(content) + 1), random_.randrange(1, 40)
-    return random_.choice(
-        [
-            lambda: content[:place],
-            lambda: content[:place] + content[place + length :],
-            lambda: content[:place] + random_.randbytes(length) + content[place:],
-            lambda: (
-                content[:place]
-                + random_.choice([b'"', b"\n", b"\x00", b",", b"}", b"\\", b"\xff"])
-                + content[place:]
-            ),
-            lambda: (
-                content[:place] + content[place : place + length] * 3 + content[place + length :]
-            ),
-            lambda: content + content,
-            lambda: bytes(reversed(content)),
-            lambda: content.replace(b"text", b"label", 1),
-        ]
-    )()
+    place = random_.randrange(len(content) + 1)
+    end = place + random_.randrange(1, 40)
+    before, part, after = content[:place], content[place:end], content[end:]
+    odd = random_.choice([b'"', b"\n", b"\x00", b",", b"}", b"\\", b"\xff"])
+    forms = [before, before + after, before + part * 3 + after, before + odd + part + after]
+    forms.append(before + random_.randbytes(end - place) + part + after)
+    forms += [content + content, content[::-1], content.replace(b"text", b"label", 1)]
+    return random_.choice(forms)

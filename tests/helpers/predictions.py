@@ -1,6 +1,5 @@
 """Runs of each kind of data, and the inputs of their test examples without labels."""
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -16,7 +14,7 @@ from attittud_lab.config.load import load
 from attittud_lab.runs.model import ModelFile
 from attittud_lab.training.train import run
 from tests.helpers.commands import call
-from tests.helpers.data_files import write_columns
+from tests.helpers.data_files import read_rows, write_columns
 
 FILES = Path(__file__).parent / "prediction_files"
 JOBS = ("pictures", "words", "texts", "findings", "labels")
@@ -66,14 +64,7 @@ def of_table(
 
     def write(run: Path, folder: Path) -> tuple[Path, list[Any]]:
         source = Path(path)
-        if source.suffix == ".parquet":
-            rows = pq.read_table(source).to_pylist()
-        elif source.suffix == ".csv":
-            with source.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-        else:
-            rows = [json.loads(line) for line in source.read_text().splitlines()]
-        rows = [row for row in rows if where(row)]
+        rows = list(filter(where, read_rows(source)))
         chosen = [rows[number] for number in tested(run) or range(len(rows))]
         inputs = {input_: [row[input_] for row in chosen]}
         target = write_columns(folder / f"unlabelled{source.suffix}", inputs)

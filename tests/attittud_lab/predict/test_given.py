@@ -47,23 +47,16 @@ def test_half_a_character_is_refused_with_its_input():
 
 def test_data_frames_and_mappings_give_the_features_of_a_table():
     pandas = pytest.importorskip("pandas")
-    table = pa.table(
-        {
-            "x": [1.0, 2.0, 3.0],
-            "dose": pa.array([0.1, 0.2, 0.3], pa.float32()),
-            "c": ["a", "b", None],
-        }
-    )
+    dose = pa.array([0.1, 0.2, 0.3], pa.float32())
+    table = pa.table({"x": [1.0, 2.0, 3.0], "dose": dose, "c": ["a", "b", None]})
     features = Features.fit(table, TableConfig(categorical=["dose"]), "file")
     wanted, names = features.encode(table, "file"), ["a", "b", "c"]
     frame = table.to_pandas()
-    mixed = frame.astype({"dose": object, "c": "category"}).assign(
-        dose=[np.float32(0.1), "0.2", 0.3], more=[1, "a", None]
-    )
+    mixed = frame.astype({"dose": object, "c": "category"})
+    mixed = mixed.assign(dose=[np.float32(0.1), "0.2", 0.3], more=[1, "a", None])
     for form in (frame, mixed, table, table.to_batches()[0], table.to_pylist()):
-        np.testing.assert_array_equal(
-            features.encode_rows(table_rows(form, features), names), wanted
-        )
+        rows = table_rows(form, features)
+        np.testing.assert_array_equal(features.encode_rows(rows, names), wanted)
     (row,) = table_rows(table.to_pylist()[0], features)
     np.testing.assert_array_equal(features.encode_rows([row], names[:1]), wanted[:1])
     with pytest.raises(InputError, match="'x' more than once"):

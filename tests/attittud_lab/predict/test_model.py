@@ -18,12 +18,14 @@ from torch.nn import functional as F
 import attittud_lab
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
+from attittud_lab.data.rows import content
 from attittud_lab.errors import InputError
 from attittud_lab.predict.model import Model
 from attittud_lab.runs.model import ModelFile
 from attittud_lab.training.evaluate import fitted_temperature
 from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
+from tests.helpers.data_files import read_rows
 from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
 
 # of tokenizers and transformers
@@ -50,19 +52,10 @@ def raws(path: Path) -> list[Any]:
     """What a Python user would hand in for a file or a folder."""
     if path.is_dir():
         return sorted(path.iterdir())
+    rows = read_rows(path)
     if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return [
-            row["image"]["bytes"] if isinstance(row["image"], dict) else row["image"]
-            for row in pq.read_table(path).to_pylist()
-        ]
-    if path.suffix == ".jsonl":
-        return [json.loads(line)["text"] for line in path.read_text().splitlines()]
-    import csv
-
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row["text"] for row in csv.DictReader(file)]
+        return [content(row["image"]) for row in rows]
+    return [row["text"] for row in rows]
 
 
 def accuracy(model: Model, labels: list[Any], wanted: list[Any]) -> float:
@@ -87,9 +80,8 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
     if model.several:
         loss = F.binary_cross_entropy_with_logits(scores, torch.tensor(wanted).float())
     else:
-        loss = F.cross_entropy(
-            scores, torch.tensor([model.classes.index(label) for label in wanted])
-        )
+        classes = torch.tensor([model.classes.index(label) for label in wanted])
+        loss = F.cross_entropy(scores, classes)
         assert likely.sum(1) == pytest.approx(1, abs=1e-5)
     assert float(loss) == pytest.approx(figures["loss"], rel=1e-5)
     return model
@@ -114,10 +106,9 @@ def test_probabilities_are_calibrated(tmp_path):
     model = attittud_lab.load(result.parent)
     path, wanted = INPUTS["digits"](result.parent, tmp_path)
     likely = model.predict_proba(raws(path))
-    right = likely.argmax(1) == [model.classes.index(label) for label in wanted]
-    loss = -np.log(
-        likely[np.arange(len(wanted)), [model.classes.index(label) for label in wanted]]
-    ).mean()
+    classes = [model.classes.index(label) for label in wanted]
+    right = likely.argmax(1) == classes
+    loss = -np.log(likely[np.arange(len(wanted)), classes]).mean()
     assert model.module.temperature > 1
     assert loss < json.loads(result.read_text())["test"]["loss"]
     assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
@@ -138,19 +129,11 @@ def test_images_in_all_forms_give_the_same_predictions(runs):
     model = attittud_lab.load(runs["pictures"])
     paths = sorted(Path("data/pictures/test").rglob("*.png"))
     wanted = model.predict_proba(paths)
-    images = [Image.open(path) for path in paths]
+    images = list(map(Image.open, paths))
     grey = np.stack([np.asarray(image.convert("L")) for image in images])
-    forms: list[Any] = [
-        [str(path) for path in paths],
-        [path.read_bytes() for path in paths],
-        images,
-        grey,
-        grey[..., None],
-        grey[:, None],
-        torch.from_numpy(grey[:, None]),
-        list(grey),
-        np.array([str(path) for path in paths]),
-    ]
+    names = list(map(str, paths))
+    forms: list[Any] = [names, np.array(names), list(map(Path.read_bytes, paths)), images]
+    forms += [grey, grey[..., None], grey[:, None], torch.from_numpy(grey[:, None]), list(grey)]
     for inputs in forms:
         assert (model.predict_proba(inputs) == wanted).all()
     assert (model.module(torch.from_numpy(grey[:, None])).numpy() == wanted).all()
@@ -166,27 +149,24 @@ def test_members_are_averaged(runs, tmp_path):
     paths = sorted(Path("data/pictures/test").rglob("*.png"))
     run = shutil.copytree(runs["pictures"], tmp_path / "run")
     weights = load_file(run / "weights.safetensors")
-    other = {
-        name: tensor + 0.1 * torch.randn_like(tensor) if "heads.primary" in name else tensor
-        for name, tensor in weights.items()
-    }
-    save_file(other, run / "second.safetensors")
+    for name in weights:
+        if "heads.primary" in name:
+            weights[name] += 0.1 * torch.randn_like(weights[name])
+    save_file(weights, run / "second.safetensors")
     about = json.loads((run / "model.json").read_text())
 
-    def likely(*members: tuple[str, float]) -> np.ndarray:
-        chosen = [
+    def likely(**shares: float) -> np.ndarray:
+        about["members"] = [
             {"kind": "network", "weights": f"{name}.safetensors", "share": share}
-            for name, share in members
+            for name, share in shares.items()
         ]
-        (run / "model.json").write_text(
-            json.dumps({**about, "members": chosen, "temperature": None})
-        )
+        (run / "model.json").write_text(json.dumps(about | {"temperature": None}))
         reseal(run)
         return attittud_lab.load(run).predict_proba(paths)
 
-    first, second = likely(("weights", 1.0)), likely(("second", 1.0))
+    first, second = likely(weights=1.0), likely(second=1.0)
     assert np.abs(first - second).max() > 1e-4
-    both = likely(("weights", 3.0), ("second", 1.0))
+    both = likely(weights=3.0, second=1.0)
     assert both == pytest.approx(0.75 * first + 0.25 * second, abs=1e-6)
     assert len(attittud_lab.load(run).module.members) == 2
 
@@ -205,8 +185,8 @@ def hostile(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_weights_are_never_unpickled(hostile):
     torch.save(Payload(), hostile / "saved.pt")
-    for content in (pickle.dumps(Payload()), (hostile / "saved.pt").read_bytes()):
-        (hostile / "weights.safetensors").write_bytes(content)
+    for pickled in (pickle.dumps(Payload()), (hostile / "saved.pt").read_bytes()):
+        (hostile / "weights.safetensors").write_bytes(pickled)
         reseal(hostile)
         with pytest.raises(InputError, match="cannot read these weights"):
             attittud_lab.load(hostile)

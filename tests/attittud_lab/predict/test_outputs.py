@@ -1,18 +1,18 @@
 """Files of predictions: each format holds the same, and a file is whole or not there."""
 
 import csv
-import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from attittud_lab.errors import InputError
 from attittud_lab.predict.inputs import Item
 from attittud_lab.predict.outputs import check_output, open_output
+from tests.helpers.data_files import read_rows
 
 CLASSES = ["file", 'a, "b"', "\u00fc"]
 ITEMS = [Item("a.png", None, b""), Item('odd,"name.csv', 17, "text")]
@@ -27,19 +27,14 @@ def written(path: Path, labels: list[Any], *, several: bool) -> list[dict[str, A
         write(ITEMS[:1], labels[:1], LIKELY[:1])
         assert not path.exists()
     assert [other.name for other in path.parent.iterdir()] == [path.name]
+    rows = read_rows(path)
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows: list[dict[str, Any]]
-    if path.suffix == ".parquet":
-        rows = pq.read_table(path).to_pylist()
-    else:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        for row in rows:
+        return rows
+    for row in rows:
+        if path.suffix == ".csv":
             row["row"] = int(row["row"]) if row["row"] else None
             if several:
                 row["labels"] = row["labels"].split(";") if row["labels"] else []
-    for row in rows:
         row["probabilities"] = {name: float(row.pop(f"p_{name}")) for name in CLASSES}
     return rows
 
@@ -101,13 +96,9 @@ def test_a_spreadsheet_finds_no_formula_in_csv(tmp_path, raw):
         assert [row[0] for row in rows] == names
         assert [row[2] for row in rows] == texts
     else:
-        assert not [
-            cell
-            for row in (heading, *rows)
-            for cell in row
-            for part in re.split("[;\n]", cell)  # some spreadsheets begin a new cell there
-            if part.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b"))
-        ]
+        for cell in chain(heading, *rows):
+            for part in re.split("[;\n]", cell):  # some spreadsheets begin a new cell there
+                assert part[:1] not in tuple("=+-@\t\r\uff1d\uff0b")
         assert [row[0].replace("'", "") for row in rows] == names
         assert [row[2].replace("'", "") for row in rows] == texts
         assert rows[names.index("plain")][0] == "plain"
