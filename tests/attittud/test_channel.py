@@ -73,8 +73,9 @@ def oracle(
     return matrix, openness
 
 
-@pytest.mark.parametrize(("seed", "random"), [(0, 0.2), (1, 0.9)])
-def test_matrix_and_openness_equal_the_formulas(seed, random):
+@pytest.mark.parametrize(("seed", "random", "chunk"), [(0, 0.2, 4096), (1, 0.9, 7)])
+def test_matrix_and_openness_equal_the_formulas(seed, random, chunk, monkeypatch):
+    monkeypatch.setattr("attittud.channel._CHUNK", chunk)
     log_probs, primary, shares = drawn(seed, random=random)
     primary[::7] = -1
     log_probs[3, 1] = -math.inf  # a probability of 0
@@ -83,14 +84,6 @@ def test_matrix_and_openness_equal_the_formulas(seed, random):
     matrix, openness = oracle(log_probs, primary, shares, 7, seed)
     torch.testing.assert_close(channel.matrix, torch.tensor(matrix, dtype=torch.float64))
     assert float(channel.openness) == pytest.approx(openness, abs=1e-12)
-
-
-def test_examples_in_several_chunks_give_the_formulas(monkeypatch):
-    monkeypatch.setattr("attittud.channel._CHUNK", 7)
-    log_probs, primary, shares = drawn(0)
-    channel = LabelChannel.estimate(log_probs, primary, shares, permutations=3)
-    matrix, _ = oracle(log_probs, primary, shares, 3, 0)
-    torch.testing.assert_close(channel.matrix, torch.tensor(matrix, dtype=torch.float64))
 
 
 @given(seed=st.integers(0, 1000), classes=st.integers(2, 6), labels=st.integers(1, 6))

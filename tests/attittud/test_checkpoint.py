@@ -112,7 +112,7 @@ def test_a_folder_without_a_guide_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "culprit"),
-    [({"rank": 2}, "rank"), ({"seed": 5}, "seed")],
+    [({"rank": 2}, "rank"), ({"seed": 5}, "seed"), ({"basis": "exact"}, "basis")],
     ids=str,
 )
 def test_the_state_of_another_guide_is_refused(tmp_path, changes, culprit):

@@ -48,7 +48,9 @@ def test_a_gem_and_pcgrad_follow_their_formula(weight):
         conflicts += int(g @ r < 0)
         expected = g - (g @ r) / (r @ r) * r if g @ r < 0 else g
         optimizer.zero_grad()
-        report = guide.backward(primary=p.protected(step).mean(), auxiliary=p.new(step))
+        mean = p.protected(step).mean()
+        primary = (lambda mean=mean: mean) if step % 2 else mean
+        report = guide.backward(primary=primary, auxiliary=p.new(step))
         assert report.refreshed and int(report.effective_rank) == 1
         assert torch.allclose(p.update(), expected + weight * r, rtol=0, atol=1e-12)
         optimizer.step()
@@ -99,11 +101,3 @@ def test_losses_that_are_needed_cannot_be_left_out(options):
     assert guide.primary_due
     with pytest.raises(TypeError, match="primary_due"):
         guide.backward(primary=None, auxiliary=p.new(1))
-
-
-def test_only_a_basis_of_the_mean_takes_a_scalar():
-    p = Problem()
-    with pytest.raises(ValueError, match="got a scalar"):
-        Guide(p.model, **ORTHOGONAL).backward(p.protected(0).mean(), p.new(0))
-    report = Guide(p.model, **A_GEM).backward(lambda: p.protected(0).mean(), p.new(0))
-    assert int(report.effective_rank) == 1

@@ -12,6 +12,10 @@ from attittud import Eta, Guide
 from attittud._torch import add_hook, in_cuda_graphs, kept_graph
 from tests.helpers.watch import Holding
 
+trees = pytest.importorskip(
+    "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
+)
+
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_hook_is_as_good_as_torchs_own(earlier):
@@ -61,9 +65,6 @@ def test_a_pass_that_fails_leaves_no_graph_behind(engine):
 
 
 def test_a_kept_graph_runs_without_cuda_graphs():
-    trees = pytest.importorskip(
-        "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
-    )
     before = trees.CUDAGraphTreeManager._run
 
     class Compiled:
@@ -77,11 +78,6 @@ def test_a_kept_graph_runs_without_cuda_graphs():
     with pytest.raises(ZeroDivisionError), kept_graph():
         raise ZeroDivisionError
     assert trees.CUDAGraphTreeManager._run is before
-
-
-trees = pytest.importorskip(
-    "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
-)
 
 
 def test_in_cuda_graphs_works_in_other_threads_and_versions_of_torch(monkeypatch):

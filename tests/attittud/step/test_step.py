@@ -177,14 +177,6 @@ def test_graphs_are_freed_unless_kept(verb):
         freed.backward()
 
 
-def test_primary_after_auxiliary_in_a_step_with_a_refresh_needs_basis_losses():
-    p, guide = setup()
-    guide.primary(p.losses())
-    guide.auxiliary(p.loss())
-    with pytest.raises(RuntimeError, match="basis_losses"):
-        guide.primary(p.losses())
-
-
 def test_svd_refuses_several_primary_calls():
     p, guide = setup(basis="svd")
     with pytest.raises(RuntimeError, match=r"(?s)(?=.*basis_losses)(?=.*sketch)"):

@@ -23,13 +23,15 @@ def assert_exact(p: Problem, primary, auxiliary, c: float, weight: float = WEIGH
         a, b, got = g_a.get(name), g_p.get(name), parameter.grad
         if a is None and b is None:
             assert got is None, name
-        elif a is None or b is None:
+            continue
+        if a is None or b is None:
             assert torch.equal(got, b if a is None else a), name
         else:
             if a.dtype.itemsize == 2:  # computed in float32, rounded once
                 a, b = a.float(), b.float()
             assert torch.equal(got, (c * a + weight * b).to(got.dtype)), name
-            assert got.stride() == parameter.stride(), name
+        assert got.stride() == parameter.stride() and got.dtype == parameter.dtype, name
+        assert got.is_leaf and not got.requires_grad, name
 
 
 def check(p: Problem, c: float, amp=nullcontext, **options) -> None:

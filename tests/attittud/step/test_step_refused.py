@@ -188,23 +188,6 @@ def test_a_refused_step_changes_nothing(wrong):
         assert not differences(p.grads(), other.grads())
 
 
-def test_a_basis_overwritten_by_a_refused_step_is_not_used():
-    """The second task's graph is gone, which shows only after the basis was overwritten."""
-    model = nn.Linear(4, 3).double()
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
-    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-    def losses(x: Tensor) -> Tensor:
-        return model(x).square().mean(1)
-
-    guide.backward(losses(x), losses(x + 1))
-    with pytest.raises(RuntimeError, match="second time"):
-        guide.backward(losses(x - 1), {"a": losses(x + 1), "b": used(losses(x))}, refresh=True)
-    assert guide.refresh_due
-    assert guide.state_dict()["refreshes"] == 1
-    assert guide.backward(losses(x), losses(x + 1)).refreshed
-
-
 @pytest.mark.parametrize("changed", [False, True], ids=["first step", "other parameters"])
 def test_a_step_that_is_interrupted_at_its_end_is_repeated(changed, monkeypatch):
     """The basis is then complete, and `.grad` is written."""
