@@ -1,4 +1,8 @@
-"""Checks of a user's arguments; each message names the culprit and the cure."""
+"""Checks of a user's arguments; each message names the culprit and the cure.
+
+`Guide` calls them: most when it is made, `of_each` in every step, and `check_state` when a state is
+loaded. A check returns the value in the form that the library uses from there on.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ T = TypeVar("T")
 
 
 def check_callable(name: str, value: object) -> None:
+    """Refuse anything but a function or None where losses are computed when they are needed."""
     if value is not None and not callable(value):
         raise TypeError(
             f"{name} must be a callable that returns a tensor of losses, so that it can be called when they are needed; got "
@@ -37,24 +42,28 @@ def check_dense(model: nn.Module, layout: Layout) -> None:
 
 
 def check_weights(name: str, value: object) -> float | dict[str, float]:
+    """Return one weight for all auxiliary losses, or a weight for each name."""
     if isinstance(value, Mapping):
         return {str(key): check_weight(f"{name}[{key!r}]", weight) for key, weight in value.items()}
     return check_weight(name, value)
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Refuse a value that is none of the choices; the message lists them."""
     if value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def check_seed(seed: object) -> int:
+    """Return a seed that fits into a signed integer of 64 bits."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
     return seed
 
 
 def check_count(name: str, value: object) -> int:
+    """Return a whole number of at least 1 as a plain int."""
     # Integers of numpy are accepted too, because sweeps over settings often use them.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -62,12 +71,18 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_eta(eta: object) -> AnyEta | dict[str, AnyEta]:
+    """Return the weights of all auxiliary losses, or those of each named loss."""
     if isinstance(eta, Mapping) and eta:
         return {str(name): _as_eta(value, f"eta[{name!r}]") for name, value in eta.items()}
     return _as_eta(eta, "eta")
 
 
 def _as_eta(eta: object, where: str) -> AnyEta:
+    """Return an `Eta`, or "auto", from any of the accepted forms.
+
+    A preset that also sets a basis or a primary weight is refused, because here only its three
+    weights would be used.
+    """
     if isinstance(eta, Eta) or eta == "auto":
         return eta
     if isinstance(eta, str) and eta in presets():
@@ -145,6 +160,10 @@ def check_state(
 def _covers(
     basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int
 ) -> bool:
+    """Whether a saved basis has 1 to `rank` rows over all shared parameters.
+
+    It is one matrix k x D, or by parameter k x shape, as `checkpoint` saves it.
+    """
     if basis is None:
         return True
     if isinstance(basis, Tensor):

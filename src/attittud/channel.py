@@ -345,6 +345,7 @@ def _check_primary(labels: Tensor, examples: int, classes: int | None) -> tuple[
 
 
 def _check_codes(name: str, labels: Tensor, count: int) -> None:
+    """Refuse labels that are neither missing nor whole numbers below `count`."""
     observed = labels[labels >= 0]
     wrong = observed[(observed >= count) | (observed != observed.long())]
     if len(wrong):
@@ -355,6 +356,7 @@ def _check_codes(name: str, labels: Tensor, count: int) -> None:
 
 
 def _check_distributions(name: str, rows: Tensor) -> None:
+    """Refuse rows that are no probabilities: negative, or with a sum further than 1e-3 from 1."""
     sums_to_one = ((rows.sum(dim=-1) - 1).abs() < 1e-3).all()
     if not (sums_to_one and (rows >= 0).all()):
         raise ValueError(f"{name}: expected shares of at least 0 that sum to 1")

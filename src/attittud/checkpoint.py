@@ -189,6 +189,7 @@ def _check_checksums(guide: Guide, folder: Path, content: Mapping[str, Any]) -> 
 
 
 def _require_safetensors() -> None:
+    """Refuse with the name of the missing extra, before any file is touched."""
     if find_spec("safetensors") is None:
         raise ImportError(
             "attittud.checkpoint needs the extra 'checkpoint': pip install 'attittud[checkpoint]', or in a "

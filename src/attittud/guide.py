@@ -1,4 +1,10 @@
-"""`Guide`: the object that a training loop uses."""
+"""`Guide`: the object that a training loop uses.
+
+A guide checks arguments, decides whether a step has a refresh, and keeps from step to step what
+`GuideParts` lists. Every step is a `Step` of its own, made by `backward` or by the first of the
+three verbs `primary`, `auxiliary` and `combine`. A step that fails is discarded, and the guide is
+then as if it had never begun.
+"""
 
 from __future__ import annotations
 
@@ -390,6 +396,10 @@ class Guide:
         return self._step
 
     def _begin(self, refresh: bool | None) -> Step:
+        """Start a step: notice changes of the model, and decide whether the basis is recomputed.
+
+        A basis over parameters that the model no longer has is dropped, so the step refreshes.
+        """
         self._shared.update()
         if not self._shared.parameters:
             raise ValueError(
@@ -433,6 +443,9 @@ class Guide:
             self._workers.check_call(f"{verb}() with {settings}")
 
     def _needs_primary(self) -> bool:
+        """Whether the update between two refreshes depends on the primary losses at all: through
+        their gradient, or through signs that decide between different weights.
+        """
         if isinstance(self.eta, dict):
             etas = list(self.eta.values())
         else:
@@ -450,6 +463,7 @@ class Guide:
         return skips
 
     def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
+        """Refuse tasks with eta="auto" before any judge has been used."""
         self._auto.check(
             [name for name, task in tasks.items() if task.eta == "auto"],
             asked=step.judge is not None,
@@ -556,6 +570,11 @@ def _check_donated(error: BaseException) -> None:
 
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
+    """Return the rank that the basis really has, which may be fixed ("mean": 1).
+
+    A rank above 10,000 and above the number of parameters is refused: no basis has so many
+    directions.
+    """
     rank = basis.rank(asked)
     size = sum(parameter.numel() for parameter in model.parameters())
     if rank > max(size, 10_000):

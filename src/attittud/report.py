@@ -1,4 +1,17 @@
-"""The report of a step: its values stay on the device and are computed only when they are read."""
+"""The report of a step: its values stay on the device and are computed only when they are read.
+
+`Step` hands over the k-vectors and inner products that it has computed anyway (`Comparison`). With
+a_j and p_j the coefficients of g_aux and g_prim along direction j, and H the directions in which
+their signs differ:
+
+    helpful²            = Σ_{j not in H} a_j²
+    harmful²            = Σ_{j in H} a_j²
+    neutral²            = ‖g_aux‖² - helpful² - harmful²
+    captured_auxiliary  = (helpful² + harmful²) / ‖g_aux‖²
+    captured_primary    = Σ_j p_j² / ‖g_prim‖²
+    agreement           = 1 - |H| / number of directions
+    cosine              = ⟨g_prim, g_aux⟩ / (‖g_prim‖ ‖g_aux‖)
+"""
 
 from __future__ import annotations
 
@@ -63,6 +76,7 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, a: Tensor, harmful: Tensor, active: Tensor) -> Split:
+        """Split g_aux by its coefficients `a`; `harmful` and `active` are masks of directions."""
         squares = a.double().square()
         helpful_square = torch.where(harmful, 0.0, squares).sum()
         harmful_square = torch.where(harmful, squares, 0.0).sum()
@@ -236,6 +250,7 @@ class SkipWarning:
         self.seen = count
 
     def __call__(self, count: int) -> None:
+        """Warn if `count`, the number of such refreshes so far, has grown."""
         if count > self.seen:
             self.seen = count
             warnings.warn(
@@ -276,9 +291,11 @@ class Report:
         return self._effective_rank()
 
     def _all(self, name: str) -> Tensor:
+        """One value of every task, as a vector."""
         return torch.stack([getattr(task, name) for task in self.tasks.values()])
 
     def _root_sum(self, name: str) -> Tensor:
+        """The norm of one part over all tasks: the root of the summed squares."""
         values = self._all(name)
         if len(values) == 1:
             return values[0]

@@ -60,6 +60,7 @@ class NoDropout(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run a function of torch; dropout returns its input, attention gets dropout_p=0."""
         kwargs = kwargs or {}
         if func in _DROPOUT:
             # Arguments of dropout: input, p, training (`train` in functions of `torch` itself).
@@ -308,5 +309,6 @@ class _Contents:
 
 
 def _is_block(buffer: Tensor) -> bool:
+    """Whether a buffer is simply memory, so that it may be written through `.data`."""
     plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
     return plain and buffer.is_contiguous() and not buffer.is_conj() and not buffer.is_neg()

@@ -1,4 +1,12 @@
-"""The parameters that the graph behind a loss reaches, and their gradients as one flat vector."""
+"""The parameters that the graph behind a loss reaches, and their gradients as one flat vector.
+
+Everything below `Guide` works on vectors of length D = `Layout.size` and matrices r x D, whose
+columns are the elements of the shared parameters in this order. From a loss to such a vector there
+are two ways:
+
+    gradients_of -> Layout.flatten      autograd returns the gradients, and they are copied
+    written_into                        each gradient is written when autograd has computed it
+"""
 
 from __future__ import annotations
 
@@ -138,6 +146,7 @@ class Layout:
         )
 
     def empty(self, *rows: int) -> Tensor:
+        """Allocate a vector (D) or a matrix (`rows` x D) without initialising it."""
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
 
     def views(self, flat: Tensor) -> list[Tensor]:
@@ -259,6 +268,7 @@ class Layout:
             foreach_add_(targets, sources)
 
     def _check_dense(self, gradients: Sequence[Tensor | None]) -> None:
+        """Refuse sparse gradients by the name of their parameter."""
         for name, gradient in zip(self.names, gradients, strict=True):
             if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
@@ -303,6 +313,7 @@ def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
 
 
 def _check_one_device(named: Named) -> None:
+    """Refuse parameters that cannot be parts of one vector of real numbers."""
     for name, parameter in named:
         first_name, first = named[0]
         if parameter.device != first.device:

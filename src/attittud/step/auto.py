@@ -115,12 +115,14 @@ class TaskScores:
         return [self.moments, self.weights, self.skipped, self.known]
 
     def copied_to(self, device: torch.device) -> TaskScores:
+        """Copy the scores after the model has moved to another device."""
         copy = TaskScores(device)
         for new, old in zip(copy.tensors(), self.tensors(), strict=True):
             new.copy_(old)
         return copy
 
     def state(self) -> dict[str, Any]:
+        """Return plain numbers for `Guide.state_dict`; `known` follows from them."""
         return {
             "moments": self.moments.tolist(),
             "weights": self.weights.tolist(),
@@ -128,6 +130,7 @@ class TaskScores:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved state in place, so that addresses stay the same."""
         self.moments.copy_(self.moments.new_tensor(state["moments"]))
         self.weights.copy_(self.weights.new_tensor(state["weights"]))
         self.skipped.fill_(state["skipped"])
@@ -158,6 +161,7 @@ class AutoWeights:
 
     @property
     def due(self) -> bool:
+        """Whether the next step uses the judges if it gets any."""
         return self.wanted and (self.age is None or self.age >= self.every)
 
     def asks(self, judge: object) -> bool:
@@ -244,6 +248,7 @@ class AutoWeights:
         self.scores = {name: self.scores[name] for name in names}
 
     def state(self) -> dict[str, Any]:
+        """Return plain numbers for `Guide.state_dict`, to be read by `read`."""
         return {
             "age": self.age,
             "count": self.count,

@@ -234,6 +234,9 @@ class Gradients:
         return name in self.tasks and self.tasks[name].flat is not None
 
     def _fold_others(self, name: str) -> None:
+        """Measure the gradients of all other tasks and add them to the common sum, so that only the
+        vector of task `name` is kept.
+        """
         for other, task in self.tasks.items():
             if other != name:
                 self._measure(task)
@@ -582,6 +585,7 @@ def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
 
 
 def check_graph(loss: Tensor, where: str) -> None:
+    """Refuse a loss that autograd cannot differentiate."""
     if not loss.requires_grad:
         raise ValueError(
             f"{where}: the loss has no graph (requires_grad is False), so nothing can be learned from it; compute it from "

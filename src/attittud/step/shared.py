@@ -85,6 +85,7 @@ class GraphMemory:
     def learn(
         self, losses: Mapping[str, Tensor], graphs: Sequence[KnownGraph]
     ) -> dict[str, KnownGraph]:
+        """Remember the graphs of these losses, in their order, and return them by name."""
         # If layers are skipped at random, the number of nodes differs from step to step.
         if len(self._known) > 64:
             self._known.clear()
@@ -92,6 +93,7 @@ class GraphMemory:
         return remembered
 
     def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
+        """Return what is remembered of graphs like these; None: they must be walked."""
         if not self.trusted:
             return None
         return self._known.get(self._made(losses))
@@ -516,6 +518,7 @@ def _give(
 
 
 def _not_empty(layout: Layout) -> Layout:
+    """Refuse a step in which no parameter is shared."""
     if not layout.parameters:
         raise ValueError(
             "the primary and the auxiliary losses share no trainable parameter of the model, so there is nothing to "

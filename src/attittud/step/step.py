@@ -233,6 +233,9 @@ class Step:
         return rest, auxiliary | earlier
 
     def _report(self, update: Update, basis: Subspace) -> Report:
+        """Make the report. With eta="auto" this also adds the scores of this step, so it comes
+        after `.grad` has been written.
+        """
         schedule = self.parts.schedule
         auto = self.parts.auto
         tasks = dict(update.tasks)
@@ -382,6 +385,7 @@ class Step:
             self._take_primary(losses, share, basis_losses, graph)
 
     def _count(self, share: Share) -> None:
+        """Count the primary examples of all workers, where the number is on the host already."""
         if self.workers.counts and share.total is not None:
             self.examples += int(share.total)
 
@@ -771,6 +775,7 @@ def _early(
 
 
 def _no_reach(what: str) -> ValueError:
+    """The error for a loss of another model, or of frozen parameters only."""
     return ValueError(
         f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learned from it; compute it "
         "from the model given to Guide, and check requires_grad"
@@ -778,6 +783,9 @@ def _no_reach(what: str) -> ValueError:
 
 
 def _check_order(*, fixed: bool, basis_losses: Losses | None) -> None:
+    """Refuse a later primary call of a step that could no longer contribute to the basis, or that
+    would replace what has contributed. `fixed`: an auxiliary call has already fixed the basis.
+    """
     if fixed:
         raise RuntimeError(
             "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for "
