@@ -46,6 +46,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
 
 
 def _checksum(arrays: Arrays) -> npt.NDArray[np.uint8]:
+    """Return the SHA-256 of all names, types, shapes and values, as 32 numbers."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]

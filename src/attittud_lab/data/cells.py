@@ -48,6 +48,7 @@ def array(values: Sequence[Any]) -> Any:
 
 
 def _cell(value: Any) -> str | None:
+    """Return a cell as text; None if it is missing."""
     if value is None or value != value:  # NaN differs from itself
         return None
     return str(value)
@@ -92,6 +93,7 @@ def plain(values: Any) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
+    """Return the type that `plain` casts a type to; fields of a struct are cast one by one."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
@@ -114,6 +116,7 @@ def is_list(kind: Any) -> bool:
 
 
 def is_number(kind: Any) -> bool:
+    """Return whether cells are numbers; a column without any cell counts as one."""
     types = pa.types
     return bool(
         types.is_integer(kind)

@@ -108,6 +108,7 @@ class Column:
     def _numbers(
         cls, name: str, kind: Literal["number", "list"], values: Numbers, culprit: str
     ) -> Self | str:
+        """Return a column of `values`, n x 1 or n x length; or the reason why it is no feature."""
         gaps = np.isnan(values)
         if gaps.all():
             raise _empty(culprit, len(values))
@@ -119,6 +120,7 @@ class Column:
 
     @classmethod
     def _category(cls, name: str, cells: Sequence[str], culprit: str) -> Self | str:
+        """Return a column of texts; or the reason why it is no feature."""
         if not any(cells):
             raise _empty(culprit, len(cells))
         counts = counts_by_spelling(cells)
@@ -191,18 +193,19 @@ class Features:
         """Learn the columns from the primary training examples."""
         columns = list[Column]()
         left_out = dict[str, str]()
+        names_of = dict[str, list[str]]()  # by the reason for which they are left out
         guess = cells_are_text(table)
         for name in table.column_names:
             column = Column.fit(name, table[name], config, where, guess=guess)
             if isinstance(column, str):
                 left_out[name] = column
+                names_of.setdefault(column, []).append(repr(name))
                 continue
             columns.append(column)
             if is_numbered(table[name], guess=guess):
                 rises = "rises or falls from row to row, like a row number"
                 warn_once(f"{where}: column {name!r} {rises}; if it is one, {EXCLUDE}")
-        for reason in dict.fromkeys(left_out.values()):
-            names = [repr(name) for name, other in left_out.items() if other == reason]
+        for reason, names in names_of.items():
             columns_are = f"columns {listed(names)} are"
             them = "them"
             if len(names) == 1:
@@ -219,6 +222,7 @@ class Features:
 
     @property
     def width(self) -> int:
+        """How many features all columns have together."""
         return sum(column.width for column in self.columns)
 
     def check(self, count: int) -> None:
@@ -278,6 +282,7 @@ class Features:
         return InputError(f"{problem}; {columns}{other_separator(present)}")
 
     def plain(self) -> dict[str, Any]:
+        """Return what data.json keeps, as mappings, lists and scalars."""
         return asdict(self)
 
     @classmethod

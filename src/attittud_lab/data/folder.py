@@ -91,6 +91,7 @@ def _check_name(folder: Path) -> None:
 
 
 def _folders_in(root: Path) -> list[Path]:
+    """Return the folders in a folder but hidden ones, in order of their names."""
     return sorted(
         path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
     )

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import io
 import warnings
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -97,7 +99,7 @@ def white_of(part: Part) -> int | None:
                     brightest = max(brightest, int(_levels(image, _name(raw, where)).max()))
     if brightest == 0:
         return None
-    white = next((level for level in WHITES if brightest <= level), WHITES[-1])
+    white = WHITES[bisect_left(WHITES[:-1], brightest)]
     warn_once(f"{where}: grey pictures of more than 8 bits; {white} counts as white")
     return white
 
@@ -131,18 +133,23 @@ def is_deep(image: Image.Image) -> bool:
 
 def _levels(image: Image.Image, name: str) -> npt.NDArray[np.float64]:
     """Return the values of a grey picture of more than 8 bits."""
-    try:
+    with _blamed(f"{name} is damaged"):
         levels = np.asarray(image).astype(np.float64)
-    except Exception as error:  # every format raises its own errors
-        raise _damaged(name, error) from None
     if not np.isfinite(levels).all() or levels.min() < 0 or (levels != np.rint(levels)).any():
         problem = f"{name} has grey levels that are no whole numbers from 0 to {WHITES[-1]}"
         raise InputError(f"{problem}; save such pictures with 8 or 16 bits")
     return levels
 
 
-def _damaged(name: str, error: Exception) -> InputError:
-    return InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it")
+@contextmanager
+def _blamed(problem: str) -> Iterator[None]:
+    """Blame errors of pillow inside the block on the image; `problem` begins with its name."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # every format raises its own errors
+        raise InputError(f"{problem} ({one_line(error, 200)}); repair or remove it") from None
 
 
 def _look(raw: Raw | Deep, where: str) -> tuple[int, bool]:
@@ -158,15 +165,11 @@ def _look(raw: Raw | Deep, where: str) -> tuple[int, bool]:
 def _open(raw: Raw, where: str) -> Image.Image:
     """Open an encoded image without decoding it."""
     name = _name(raw, where)
-    try:
-        with warnings.catch_warnings():
-            # Our own limit below is stricter than pillow's warning.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            source = io.BytesIO(raw) if isinstance(raw, bytes) else str(raw)
-            image = Image.open(source, formats=_FORMATS)
-    except Exception as error:  # every format raises its own errors
-        problem = f"{name} cannot be read as an image ({one_line(error, 200)})"
-        raise InputError(f"{problem}; repair or remove it") from None
+    with _blamed(f"{name} cannot be read as an image"), warnings.catch_warnings():
+        # Our own limit below is stricter than pillow's warning.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        source = io.BytesIO(raw) if isinstance(raw, bytes) else str(raw)
+        image = Image.open(source, formats=_FORMATS)
     if image.width * image.height > LARGEST:
         image.close()
         problem = f"{name} declares {image.width} x {image.height} pixels"
@@ -191,7 +194,9 @@ def decode(
     if isinstance(raw, Deep):
         return decode(raw.picture, pixels, where, raw.white)
     shape = (pixels.size, pixels.size)
-    mode = "L" if pixels.channels == 1 else "RGB"
+    mode = "RGB"
+    if pixels.channels == 1:
+        mode = "L"
     if isinstance(raw, np.ndarray):
         if raw.shape == (pixels.channels, *shape):
             return raw
@@ -219,20 +224,16 @@ def _converted(
     """Return an encoded or opened image upright and in this mode, and no smaller than `shape` if it
     can be decoded so.
     """
-    file = raw if isinstance(raw, Image.Image) else _open(raw, where)
-    try:
-        if file is not raw:
-            # JPEG can be decoded at a half, a quarter or an eighth of its size.
-            file.draft(mode, shape)
+    name = _name(raw, where)
+    if isinstance(raw, Image.Image):
+        with _blamed(f"{name} is damaged"):
+            raw.load()
+            return _upright(_eight_bits(raw, name, white).convert(mode), raw)
+    with _open(raw, where) as file, _blamed(f"{name} is damaged"):
+        # JPEG can be decoded at a half, a quarter or an eighth of its size.
+        file.draft(mode, shape)
         file.load()
-        return _upright(_eight_bits(file, _name(raw, where), white).convert(mode), file)
-    except InputError:
-        raise
-    except Exception as error:  # every format raises its own errors
-        raise _damaged(_name(raw, where), error) from None
-    finally:
-        if file is not raw:
-            file.close()
+        return _upright(_eight_bits(file, name, white).convert(mode), file)
 
 
 def _upright(image: Image.Image, file: Image.Image) -> Image.Image:

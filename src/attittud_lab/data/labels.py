@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from attittud_lab.data.cells import is_list, is_number, is_text, plain
 from attittud_lab.data.rows import LABELS
-from attittud_lab.data.source import Labels
+from attittud_lab.data.source import Labels, first_of
 from attittud_lab.data.spelling import HALF, NUMBER, folded
 from attittud_lab.errors import InputError, short
 
@@ -47,8 +47,9 @@ def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
         return None
     whole = _WHOLE.fullmatch(stripped)
     if whole is not None:
-        is_negative = whole["sign"] == "-" and whole["digits"] != "0"
-        return None if is_negative else whole["digits"]
+        if whole["sign"] == "-" and whole["digits"] != "0":
+            return None
+        return whole["digits"]
     spelling = folded(stripped)
     if spelling in ("True", "False"):
         return spelling
@@ -62,7 +63,7 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     values = plain(table[column])
     kind = values.type
     names = class_names(table, column)
-    if any(HALF.search(name) for name in names or ()):
+    if HALF.search("".join(names or ())):
         problem = f"{culprit} has a class name with half a character (a lone surrogate)"
         raise InputError(f"{problem}; correct the file's metadata")
     if is_list(kind):
@@ -101,13 +102,16 @@ def _check_whole(classes: Collection[str], culprit: str) -> None:
     """Refuse a column of numbers that are not all whole: they are measurements rather than
     classes.
     """
-    if not all(re.match(NUMBER, name) for name in classes):
-        return
-    fractions = sorted(
-        name for name in classes if not _WHOLE.fullmatch(name) and not float(name).is_integer()
-    )
+    fractions = []
+    for name in classes:
+        if not re.match(NUMBER, name):
+            return
+        if not _WHOLE.fullmatch(name) and not float(name).is_integer():
+            fractions.append(name)
     if fractions:
-        raise InputError(f"{culprit} holds fractions such as {short(fractions[0], 40)}; {_ADVICE}")
+        raise InputError(
+            f"{culprit} holds fractions such as {short(min(fractions), 40)}; {_ADVICE}"
+        )
 
 
 def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:
@@ -122,7 +126,7 @@ def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[La
     labels = np.array(rows, dtype=np.int64)
     count = labels.shape[1]
     if names is None or len(names) != count:
-        names = [str(number) for number in range(count)]
+        names = list(map(str, range(count)))
     return labels, names
 
 
@@ -143,7 +147,7 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
             names = json.loads(metadata[key])
         else:
             names = json.loads(metadata[b"class_names"])
-            usual = next((name for name in LABELS if name in table.column_names), column)
+            usual = first_of(LABELS, table.column_names) or column
             if isinstance(names, dict):
                 names = names.get(column)
             elif column != usual and not pa.types.is_nested(table[column].type):
@@ -153,7 +157,7 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
         return None
     if not isinstance(names, list) or not names:
         return None
-    words = [str(name) for name in names]
+    words = list(map(str, names))
     if len(set(words)) != len(words):
         return None
     return words

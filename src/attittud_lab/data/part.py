@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -116,8 +116,3 @@ def warn_of_twins(part: Part, where: str) -> None:
             problem += f", and {counted(len(pairs) - 1, 'more pair')}"
         advice = "so spell them alike if they mean the same"
         warn_once(f"{problem}; they count as different classes, {advice}")
-
-
-def first_of(names: Iterable[str], available: Sequence[str]) -> str | None:
-    """Return the first of these names that is available; None if none is."""
-    return next((name for name in names if name in available), None)

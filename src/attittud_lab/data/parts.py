@@ -15,9 +15,16 @@ import numpy.typing as npt
 
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, TableConfig
-from attittud_lab.data.part import Part, chosen, first_of, warn_of_twins
+from attittud_lab.data.part import Part, chosen, warn_of_twins
 from attittud_lab.data.primary import primary_parts
-from attittud_lab.data.source import Labels, Source, open_listing, open_source, warn_once
+from attittud_lab.data.source import (
+    Labels,
+    Source,
+    first_of,
+    open_listing,
+    open_source,
+    warn_once,
+)
 from attittud_lab.data.splits import Digests, amount, check_copies, digests
 from attittud_lab.data.tasks import find_objective, mix
 from attittud_lab.errors import InputError, listed, loose, short, spellings

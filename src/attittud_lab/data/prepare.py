@@ -90,6 +90,7 @@ class Prepared:
 
     @property
     def bytes(self) -> int:
+        """The size of all inputs."""
         return sum(part.inputs.nbytes for part in self.all_examples)
 
 
@@ -192,7 +193,7 @@ class _Encoder:
         trained = [train, *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
         if train.listing.kind == "image":
-            pixels = Pixels.common([look_at(part) for part in trained], config.image_size)
+            pixels = Pixels.common(list(map(look_at, trained)), config.image_size)
             pixels.check(count)
             return cls(config, pixels=pixels)
         if train.listing.kind == "table":

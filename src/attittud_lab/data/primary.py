@@ -12,8 +12,8 @@ import numpy as np
 
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import DataConfig, PrimaryConfig, TableConfig
-from attittud_lab.data.part import Part, check_labels, chosen, first_of, numbered, warn_of_twins
-from attittud_lab.data.source import Labels, Listing, Source, open_listing, warn_once
+from attittud_lab.data.part import Part, check_labels, chosen, numbered, warn_of_twins
+from attittud_lab.data.source import Labels, Listing, Source, first_of, open_listing, warn_once
 from attittud_lab.data.splits import amount
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, counted, listed, loose, spellings

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from attittud_lab.data.cells import CELLS_ARE_TEXT, concatenated, other_separator
-from attittud_lab.data.source import check_memory
+from attittud_lab.data.source import check_memory, first_of
 from attittud_lab.errors import InputError, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -117,8 +117,9 @@ def find_column(
     """Return the column `name`, or without a name the first of the usual columns; None if there is
     none of them.
     """
-    candidates = usual if name is None else (name,)
-    column = next((candidate for candidate in candidates if candidate in names), None)
+    if name is not None:
+        usual = (name,)
+    column = first_of(usual, names)
     if column is not None and list(names).count(column) > 1:
         problem = f"{where}: has the column {column!r} more than once"
         raise InputError(f"{problem}; rename or remove all but one of them")
@@ -136,6 +137,7 @@ def content(cell: Any) -> Any:
 
 
 def _check_size(path: Path) -> None:
+    """Refuse a file whose table would not fit into memory: for texts, three times their size."""
     with blamed(str(path)):
         size = 3 * path.stat().st_size
         if path.suffix.lower() == ".parquet":
@@ -146,6 +148,7 @@ def _check_size(path: Path) -> None:
 
 
 def _parquet(path: Path, size: int) -> Iterator[pa.Table]:
+    """Yield what `batches` yields; the first table is empty and has the schema."""
     with pa.parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         yield schema.empty_table()
@@ -156,6 +159,7 @@ def _parquet(path: Path, size: int) -> Iterator[pa.Table]:
 
 
 def _csv(text: Iterable[str], path: Path, size: int, delimiter: str) -> Iterator[pa.Table]:
+    """Yield what `batches` yields; all cells are texts."""
     rows = _csv_rows(text, path, delimiter)
     names = next(rows)
     for some in _in_lists(rows, size):
@@ -187,6 +191,7 @@ def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[
 
 
 def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
+    """Yield what `batches` yields; a column is missing (null) in objects without its key."""
     rows = (row for _, row in objects(text, str(path)))
     for some in _in_lists(rows, size):
         names = list(dict.fromkeys(chain.from_iterable(some)))
@@ -197,6 +202,7 @@ def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
 
 
 def _check_depth(value: Any, allowed: int) -> None:
+    """Refuse a value with more than `allowed` lists and objects inside of each other."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -217,6 +223,7 @@ def _in_lists(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
 def _table(
     names: Sequence[str], cells: Sequence[Sequence[Any]], path: Path, kind: pa.DataType | None
 ) -> pa.Table:
+    """Return columns of these cells as a table; `kind` is the type of all, None to infer it."""
     columns = []
     for name, column in zip(names, cells, strict=True):
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -142,8 +142,10 @@ def open_source(name: str) -> Source:
     """Return the first source that can read what a configuration calls `name`."""
     try:
         for entry in _SOURCES:
-            source: type[Source] = resolve_name(entry) if isinstance(entry, str) else entry
-            opened = source.open(name)
+            source: Any = entry
+            if isinstance(entry, str):
+                source = resolve_name(entry)
+            opened: Source | None = source.open(name)
             if opened is not None:
                 return opened
     except OSError as error:
@@ -191,6 +193,11 @@ def free_memory() -> float:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         limits.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     return min(limits)
+
+
+def first_of(names: Iterable[str], available: Sequence[str]) -> str | None:
+    """Return the first of these names that is available; None if none is."""
+    return next((name for name in names if name in available), None)
 
 
 def inside(root: Path, path: Path) -> Path:

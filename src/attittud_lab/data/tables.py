@@ -105,7 +105,7 @@ class Tables:
             paths = self.files.get(split)
             if paths is None:
                 paths = list(chain.from_iterable(self.files.values()))
-            tables = [read_file(path) for path in paths]
+            tables = list(map(read_file, paths))
             problem = f"{self.path}: the files have different columns"
             self._read[split] = concatenated(tables, problem, "write them alike")
         return self._read[split]
@@ -191,6 +191,7 @@ def _inputs(
 
 
 def _image(cell: Any, where: str, column: str) -> Raw:
+    """Return the bytes of an encoded image; a row without one is refused."""
     image = content(cell)
     if not isinstance(image, bytes):
         raise InputError(f"{where}: column {column!r} has a row without an image; remove such rows")
@@ -272,11 +273,11 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
     mask = np.ones(table.num_rows, dtype=bool)
     for column, value in values.items():
         _choose(table, where, column, (), "where")
-        cells = [str(cell) for cell in table[column].to_pylist()]
+        cells = np.array(list(map(str, table[column].to_pylist())), dtype=object)
         spelling = folded(value)
         equal = mask & [folded(cell) == spelling for cell in cells]
         if not equal.any():
-            others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
+            others = listed(dict.fromkeys(cells[mask]), 10)
             problem = f"{where}: no row has {value!r} in column {column!r} (where:)"
             raise InputError(f"{problem}; its values are {others}")
         mask = equal

@@ -43,8 +43,11 @@ class Examples:
         return self.inputs.shape[0]
 
     def to(self, device: torch.device) -> Examples:
-        targets = None if self.targets is None else self.targets.to(device)
-        return Examples(self.inputs.to(device), targets, self.lengths, self.bucket)
+        """Return the examples on a device; the lengths stay in main memory."""
+        targets = self.targets
+        if targets is not None:
+            targets = targets.to(device)
+        return replace(self, inputs=self.inputs.to(device), targets=targets)
 
     def take(self, rows: Tensor, width: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Return inputs and targets of some rows; texts are cut to the first `width` tokens."""
@@ -58,8 +61,10 @@ class Examples:
     def rows(self, rows: Tensor) -> Examples:
         """Return some examples (their rows in main memory) as a set of their own."""
         inputs, targets = self.take(rows.to(self.inputs.device))
-        lengths = None if self.lengths is None else self.lengths[rows]
-        return Examples(inputs, targets, lengths, self.bucket)
+        lengths = self.lengths
+        if lengths is not None:
+            lengths = lengths[rows]
+        return replace(self, inputs=inputs, targets=targets, lengths=lengths)
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all inputs in batches, with their rows; texts come from short to long, and are cut
@@ -105,7 +110,10 @@ class Task:
 
     @property
     def head(self) -> str:
-        return "primary" if self.shares_head else self.name
+        """The name of the output layer."""
+        if self.shares_head:
+            return "primary"
+        return self.name
 
     @property
     def several(self) -> bool:

@@ -105,20 +105,23 @@ class Reader:
                 left -= len(part)
         if not rows:
             raise InputError("the texts for language modelling contain no words; check input:")
-        return self._padded([np.concatenate(parts) for parts in rows])
+        return self._padded(list(map(np.concatenate, rows)))
 
     def _framed(self, text: Numbers) -> Numbers:
+        """Return the tokens of a text between prefix and suffix."""
         parts: list[Any] = [self.words.prefix, text, self.words.suffix]
         return np.concatenate(parts, dtype=np.int32, casting="unsafe")
 
     def _room(self) -> int:
+        """Return how many tokens of a text fit between prefix and suffix."""
         room = self.max_length - len(self.words.prefix) - len(self.words.suffix)
         if room < 1:
             raise InputError(f"data.max_length: {self.max_length} leaves no room for words")
         return room
 
     def _padded(self, rows: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        """Return rows as one tensor, n x the longest, filled up with padding; and their lengths."""
+        lengths = np.fromiter(map(len, rows), np.int64, count=len(rows))
         # As wide as the longest text, and at least one token wide.
         width = max(1, int(lengths.max(initial=0)))
         culprit = f"{len(rows):,} texts of up to {width:,} tokens"
@@ -140,7 +143,9 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
         stored = read_arrays(path)
     if stored is None:
         rows = words.encode(texts)
-        kind = np.uint16 if words.vocabulary <= 1 << 16 else np.int32
+        kind: type[np.integer[Any]] = np.int32
+        if words.vocabulary <= 1 << 16:
+            kind = np.uint16
         ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         numbers = np.fromiter(chain.from_iterable(rows), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}

@@ -107,6 +107,7 @@ def _cells(inputs: Any, column: str | None, advice: str) -> list[Any]:
 
 
 def _column(names: Sequence[Any], chosen: str | None, where: str) -> str:
+    """Return the column of the inputs: the one of the run, or one of the usual names."""
     column = find_column(names, chosen, INPUTS, where)
     if column is None:
         called = chosen or f"{', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
@@ -117,6 +118,7 @@ def _column(names: Sequence[Any], chosen: str | None, where: str) -> str:
 
 
 def _image(position: int, item: Any) -> Raw | Image.Image:
+    """Return one image: pixels as C x H x W, a path, bytes or an opened image."""
     if isinstance(item, Tensor):
         item = item.detach().cpu().numpy()
     if isinstance(item, np.ndarray):

@@ -86,7 +86,7 @@ class Inputs:
         """
         if names.count(STANDARD) > 1:
             raise InputError("standard input (-) can only be read once; name it once")
-        return _joined([self._source(name) for name in names])
+        return _joined(list(map(self._source, names)))
 
     def _source(self, name: str) -> tuple[int | None, Iterator[Item]]:
         """Return what `read` returns, for one file, one folder or standard input."""
@@ -100,6 +100,7 @@ class Inputs:
         return self._file(path, None)
 
     def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
+        """Return what `read` returns, for one file; `root` is the folder that was named."""
         suffix = path.suffix.lower()
         if suffix == ".jsonl":
             return None, self._objects_in(path)
@@ -153,6 +154,7 @@ class Inputs:
     # --------------------------------------------------------------------------------------- tables
 
     def _table(self, path: Path) -> Iterator[Item]:
+        """Yield the inputs in the rows of a csv, tsv or parquet file."""
         number = 0
         for batch in batches(path, _ROWS):
             columns = self._columns(batch.column_names, str(path))
@@ -195,6 +197,7 @@ class Inputs:
                 yield from self._lines(lines)
 
     def _lines(self, lines: Iterable[str]) -> Iterator[Item]:
+        """Yield lines of standard input that are texts, or paths of images."""
         for number, line in enumerate(lines, 1):
             name = line.rstrip("\n")
             if self.kind == "text":
@@ -279,7 +282,7 @@ class Inputs:
         that the model lacks.
         """
         if isinstance(value, list):
-            return self._truths(value, names or [str(number) for number in range(len(value))])
+            return self._truths(value, names or list(map(str, range(len(value)))))
         label = label_of(value, names)
         if label is None or self.several:
             return None
@@ -304,11 +307,15 @@ def _joined(
     """Return the number of all inputs (None if one source does not know its own), and the inputs
     one after the other.
     """
-    counts = [count for count, _ in sources if count is not None]
-    items = chain.from_iterable(items for _, items in sources)
-    if len(counts) < len(sources):
-        return None, items
-    return sum(counts), items
+    total: int | None = 0
+    every = []
+    for count, items in sources:
+        every.append(items)
+        if total is not None and count is not None:
+            total += count
+        else:
+            total = None
+    return total, chain.from_iterable(every)
 
 
 def _written(path: Path | str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,20 +260,21 @@ class Model:
         """Return the raw scores of a batch, n x classes: before they are divided by the
         temperature.
         """
-        parts = []
+        shares = []
+        scores = []
         for group, examples in zip(self.networks, batch.read, strict=True):
             with enough_memory(
                 self._device, "free some of it, or use another device (--device cpu)"
             ):
                 raw = outputs_of(group.module, examples, self._device, batch_size=AT_ONCE, raw=True)
-            parts.append((group.share, raw))
+            shares.append(group.share)
+            scores.append(raw)
         for member in self.simple:
             raw = torch.from_numpy(member.model.scores(batch.features[member.features])).float()
-            parts.append((member.share, raw))
-        if len(parts) == 1:
-            return parts[0][1]
-        shares = [share for share, _ in parts]
-        scores = [part for _, part in parts]
+            shares.append(member.share)
+            scores.append(raw)
+        if len(scores) == 1:
+            return scores[0]
         return mean_scores(scores, shares, several=self.several)
 
     def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
@@ -294,7 +295,8 @@ class Model:
         array: npt.NDArray[np.float32] = probabilities.numpy()
         return array
 
-    def _batches(self, inputs: Any) -> Any:
+    def _batches(self, inputs: Any) -> Iterator[Tensor]:
+        """Yield the raw scores of a user's inputs, batch by batch."""
         raws = self._raws(inputs)
         for start in range(0, len(raws), AT_ONCE):
             some = raws[start : start + AT_ONCE]

@@ -149,7 +149,9 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
     import pyarrow as pa
     import pyarrow.parquet
 
-    words = pa.list_(pa.string()) if several else pa.string()
+    words = pa.string()
+    if several:
+        words = pa.list_(words)
     columns = [("file", pa.string()), ("row", pa.int64()), (_label(several), words)]
     columns += [(f"p_{name}", pa.float32()) for name in classes]
     schema = pa.schema(columns)
@@ -180,7 +182,9 @@ def _opened(target: Path | TextIO) -> Iterator[TextIO]:
 
 def _label(several: bool) -> str:
     """Return the name of the column of labels."""
-    return "labels" if several else "label"
+    if several:
+        return "labels"
+    return "label"
 
 
 FORMATS: Mapping[str, Callable[..., Any]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

@@ -150,6 +150,7 @@ def _text_reader(folder: Path, config: Config, settings: ModelConfig) -> Reader:
 
 
 def _cannot_read(folder: Path, settings: ModelConfig, kind: str) -> InputError:
+    """Return the error for a network that reads other examples than its run."""
     reason = f"{folder}: model {settings.name} cannot read {kind}s"
     return InputError(f"{reason}; restore the folder, or train again")
 
