@@ -17,9 +17,8 @@ import numpy as np
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.portfolio.simple import SimpleCandidates
 from attittud_lab.portfolio.suspicious import PARTS, examine, probabilities
-from attittud_lab.portfolio.translations import best_features
+from attittud_lab.portfolio.translations import best_problem
 from attittud_lab.uses.base import fit_source
-from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import SourceData
 
 from .write import truth_file
@@ -32,10 +31,9 @@ def measured(simple: SimpleCandidates, data: Prepared, folder: Path) -> dict[str
     """Figures of every source with the primary classes, some of whose labels are wrong."""
     from sklearn.metrics import roc_auc_score
 
-    features = best_features(simple)
-    assert features is not None
+    _, problem = best_problem(simple)
+    assert problem is not None
     assert data.parts is not None
-    problem = with_fewer_columns(simple.problems[features], simple.seed)
     figures = {}
     for source in problem.sources.values():
         path = truth_file(folder, source.name)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -47,13 +47,17 @@ LabelColumn = Annotated[
 
 MOST_WORKERS = 1024
 _WORKERS = (
-    "How many runs to train at the same time, each in its own process. A run may then take longer, but after the same number of "
-    "steps its results are the same."
+    "How many runs to train at the same time, each in its own process. A run may then take longer, "
+    "but after the same number of steps its results are the same."
 )
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]
-_RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT; without an address, on the cluster of this machine."
+_RAY = (
+    "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT; without an address, on the cluster of "
+    "this machine."
+)
 Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]
 OpenReport = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")]
 _ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
 
 
@@ -129,11 +133,20 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
 
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers {workers}: give a number from 1 to {MOST_WORKERS}")
-    if ray is not None and workers > 1:
-        raise InputError("--workers and --ray cannot be combined; give only one of them")
     if ray is not None:
+        if workers > 1:
+            raise InputError("--workers and --ray cannot be combined; give only one of them")
         return on_ray(ray)
-    return in_this_process() if workers == 1 else in_processes(workers)
+    if workers > 1:
+        return in_processes(workers)
+    return in_this_process()
+
+
+def same_command(*, fresh: bool) -> str:
+    """Say which command continues an interrupted one."""
+    if fresh:
+        return "the same command without --fresh"
+    return "the same command"
 
 
 def open_page(page: Path) -> None:
@@ -175,14 +188,19 @@ def known_names() -> Names:
     from attittud_lab.uses import uses
 
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
-    listed = {"basis": bases(), "engine": engines(), "objective": objectives}
-    listed |= {"learner": [*learners(), "network", "finetuned"], "use": uses()}
-    checks: dict[str, Callable[[str], object]] = {
-        kind: partial(_check, kind, names) for kind, names in listed.items()
+    return {
+        "strategy": find_strategy,
+        "model": find_model,
+        "features": features.find,
+        "basis": partial(_check, "basis", bases()),
+        "engine": partial(_check, "engine", engines()),
+        "objective": partial(_check, "objective", objectives),
+        "learner": partial(_check, "learner", [*learners(), "network", "finetuned"]),
+        "use": partial(_check, "use", uses()),
     }
-    return {"strategy": find_strategy, "model": find_model, "features": features.find, **checks}
 
 
 def _check(kind: str, names: Sequence[str], name: str) -> None:
+    """Refuse a name that is not in a list."""
     if name not in names:
         raise unknown(kind, name, names)

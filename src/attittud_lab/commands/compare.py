@@ -15,6 +15,7 @@ from attittud_lab.commands import (
     InputColumn,
     LabelColumn,
     OpenReport,
+    Quiet,
     Ray,
     Workers,
     key_values,
@@ -22,6 +23,7 @@ from attittud_lab.commands import (
     placed,
     read,
     read_text,
+    same_command,
 )
 from attittud_lab.config import COMPARED
 from attittud_lab.errors import InputError, joined
@@ -36,8 +38,8 @@ _CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary a
 _DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
 _PRIMARY = typer.Option(metavar="DATA", help=_DATA)
 _TIME = (
-    "Training time of each run in the comparison at equal seconds, such as 90s, 30m or 2h. Default: the time that multitask "
-    "takes."
+    "Training time of each run in the comparison at equal seconds, such as 90s, 30m or 2h. Default: "
+    "the time that multitask takes."
 )
 _BUDGET = typer.Option(metavar="TIME", help=_TIME)
 _QUICK = typer.Option(
@@ -66,9 +68,7 @@ def compare(
     ] = False,
     workers: Workers = 1,
     ray: Ray = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")
-    ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the same job with several strategies and the same seeds, and say which strategy to use,
     if any.
@@ -86,23 +86,16 @@ def compare(
     if budget is not None:
         changes.append(f"compare.budget={budget}")
     columns = (input_column, label_column)
-    settings, name = _settings(config, changes, primary, auxiliary or [], columns)
-    typed = ["attittud", "compare", *([config] if config else [])]
-    options = [("--primary", primary)]
-    options += [("--auxiliary", source) for source in auxiliary or []]
-    options += [("--input", input_column), ("--label", label_column), ("--ray", ray)]
-    options.append(("--workers", str(workers) if workers > 1 else None))
-    for option, value in options:
-        if value is not None:
-            typed += [option, value]
-    request = Request((*typed, *changes))
+    sources = auxiliary or []
+    settings, name = _settings(config, changes, primary, sources, columns)
+    request = Request((*_typed(config, primary, sources, columns, workers, ray), *changes))
     if quick:
-        request = replace(request, whole=settings)
-        settings, gave_up = _smaller(settings)
-        request = replace(request, gave_up=gave_up)
+        whole = settings
+        settings, gave_up = _smaller(whole)
+        request = replace(request, whole=whole, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
     progress = display(quiet=quiet)
-    again = "the same command without --fresh" if fresh else "the same command"
+    again = same_command(fresh=fresh)
     note = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: note), progress, placed(workers, ray) as place:
         result = run(settings, folder, progress, fresh=fresh, place=place, request=request)
@@ -139,9 +132,35 @@ def _lines(decided: Outcome) -> list[str]:
     """Return the decision and the next command, as the terminal shows them."""
     lines = [f"{decided.about}: {decided.text}"]
     for step in decided.next:
-        typed = f"`{step['command']}` " if "command" in step else ""
-        lines.append(f"Next: {typed}{step['why']}.")
+        lines.append(f"Next: `{step['command']}` {step['why']}.")
     return lines
+
+
+def _typed(
+    config: str | None,
+    primary: str | None,
+    auxiliary: list[str],
+    columns: tuple[str | None, str | None],
+    workers: int,
+    ray: str | None,
+) -> list[str]:
+    """Return the command that was typed, without --quick, --fresh and the changed settings: the
+    advice repeats it.
+    """
+    options = [("--primary", primary)]
+    for source in auxiliary:
+        options.append(("--auxiliary", source))
+    options += zip(("--input", "--label"), columns, strict=True)
+    options.append(("--ray", ray))
+    if workers > 1:
+        options.append(("--workers", str(workers)))
+    words = ["attittud", "compare"]
+    if config:
+        words.append(config)
+    for option, value in options:
+        if value is not None:
+            words += [option, value]
+    return words
 
 
 def _settings(
@@ -160,8 +179,8 @@ def _settings(
             raise InputError(f"{needed}; `attittud init` writes a CONFIG")
         return read(config, changes), Path(config).stem
     if config is not None and "=" not in config:
-        cure = "data.primary.path=PATH changes the data of a CONFIG"
-        raise InputError(f"give either a CONFIG ({config}) or --primary, not both; {cure}")
+        instead = "data.primary.path=PATH changes the data of a CONFIG"
+        raise InputError(f"give either a CONFIG ({config}) or --primary, not both; {instead}")
     if not auxiliary:
         raise InputError("--primary alone leaves nothing to compare; add --auxiliary PATH")
     if config is not None:  # the first KEY=VALUE was read as CONFIG

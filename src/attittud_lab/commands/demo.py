@@ -73,11 +73,13 @@ def demo(
     write_atomically(folder / "config.yaml", CONFIG.read_bytes(), _CURE)
     write_json(folder / "comparison.json", result, _CURE)
     report = write_report(folder, cure=_CURE)
-    # A pipe has no width, and rich would guess 80.
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console = Console()
+    if not sys.stdout.isatty():
+        console = Console(width=WIDE)  # a pipe has no width, and rich would guess 80
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
-    seconds = f"{result['took']['seconds']:.0f} s. What the table means: docs/appendix/demo.md, 'How to read it'."
+    meaning = "What the table means: docs/appendix/demo.md, 'How to read it'."
+    seconds = f"{result['took']['seconds']:.0f} s. {meaning}"
     for line in (ETA, *rows, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     for text in (f"Report: {report}", "", OWN):

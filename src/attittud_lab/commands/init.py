@@ -23,8 +23,7 @@ OTHER_FILE = "choose another file with --output"
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text|table", help="What the examples are.")],
     primary: Annotated[
-        str,
-        typer.Option(metavar="DATA", help="The labelled data of the task that matters."),
+        str, typer.Option(metavar="DATA", help="The labelled data of the task that matters.")
     ],
     auxiliary: Auxiliary = None,
     input_column: InputColumn = None,

@@ -40,13 +40,19 @@ _OUTPUT = typer.Option(
     help="A .csv, .jsonl or .parquet file. Default: csv to standard output.",
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
+_COLUMN = typer.Option(
+    "--input",
+    metavar="COLUMN",
+    help="Column with the image or the text, if it is not found automatically.",
+)
 _SKIP = typer.Option(
     "--skip-broken",
     help=f"Leave out pictures that cannot be read; the first {MOST_NAMED} are named.",
 )
 _RAW = typer.Option(
     "--raw",
-    help="Write texts to csv as they are. By default an apostrophe precedes those that a spreadsheet would take for formulas.",
+    help="Write texts to csv as they are. By default an apostrophe precedes those that a spreadsheet "
+    "would take for formulas.",
 )
 _THRESHOLD = typer.Option(
     metavar="P",
@@ -62,14 +68,7 @@ def predict(
     output: Annotated[Path | None, _OUTPUT] = None,
     export: Annotated[Path | None, _EXPORT] = None,
     threshold: Annotated[float | None, _THRESHOLD] = None,
-    input_column: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="COLUMN",
-            help="Column with the image or the text, if it is not found automatically.",
-        ),
-    ] = None,
+    input_column: Annotated[str | None, _COLUMN] = None,
     label_column: LabelColumn = None,
     skip_broken: Annotated[bool, _SKIP] = False,
     raw: Annotated[bool, _RAW] = False,
@@ -98,29 +97,33 @@ def predict(
     if raw and output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--raw is for csv, but {output} is no csv file; leave it out")
     with starting():
-        from attittud_lab.predict.model import THRESHOLD
         from attittud_lab.predict.restore import load
 
     with interruptible(lambda: "no file is left half-written"):
         model = load(run, device)
         _check_options(model, threshold, input_column, skip_broken=skip_broken)
         if export is not None:
-            if export.suffix != ".pt2" or not export.parent.is_dir():
-                raise InputError(f"{export}: give a file that ends in .pt2, in an existing folder")
-            model.export(export)
-            typer.echo(str(export))
+            _export(model, export)
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
             # With --quiet nothing shows the count, for which every picture is read once more.
-            used = None if quiet else _used(run)
-            if threshold is None:
-                threshold = THRESHOLD
+            used = None
+            if not quiet:
+                used = _used(run)
             count = _Count(model, threshold, used, skip_broken=skip_broken)
             _predict(count, inputs, output, (input_column, label_column), quiet=quiet, raw=raw)
             if not quiet:
                 for line in count.lines(output):
                     typer.echo(line, err=True)
+
+
+def _export(model: Model, path: Path) -> None:
+    """Write the model as one program, and print the file."""
+    if path.suffix != ".pt2" or not path.parent.is_dir():
+        raise InputError(f"{path}: give a file that ends in .pt2, in an existing folder")
+    model.export(path)
+    typer.echo(str(path))
 
 
 def _check_options(
@@ -189,12 +192,16 @@ class _Count:
     """Predicts batches, and counts what was predicted, right, broken or known from training."""
 
     def __init__(
-        self, model: Model, threshold: float, used: Hashes | None, *, skip_broken: bool
+        self, model: Model, threshold: float | None, used: Hashes | None, *, skip_broken: bool
     ) -> None:
+        from attittud_lab.predict.model import THRESHOLD
+
         self.model = model
         self.broken: list[str] = []
         """What is wrong with broken pictures."""
-        self._threshold = threshold
+        self._threshold = THRESHOLD
+        if threshold is not None:
+            self._threshold = threshold
         self._used = used
         self._skip_broken = skip_broken
         self._inputs = 0
@@ -257,8 +264,8 @@ class _Count:
         if len(self.broken) == self._inputs:
             raise InputError(f"{broken}, so there is nothing to predict; check the files")
         if self.broken and not self._skip_broken:
-            cure = "repair or remove them, or leave them out with --skip-broken"
-            raise InputError(f"{broken}; {cure}")
+            advice = "repair or remove them, or leave them out with --skip-broken"
+            raise InputError(f"{broken}; {advice}")
 
     def lines(self, output: Path | None) -> list[str]:
         """Return what to show at the end."""
@@ -269,16 +276,16 @@ class _Count:
         if self.broken:
             text += f", {counted(len(self.broken), 'input')} left out"
         if self._labelled:
-            known = f"{counted(self._labelled, 'input')} whose label is known"
+            judged = f"{counted(self._labelled, 'input')} whose label is known"
             if self.model.several:
-                known = counted(self._labelled, "known label")
-            text += f", accuracy {self._right / self._labelled:.4f} on {known}"
+                judged = counted(self._labelled, "known label")
+            text += f", accuracy {self._right / self._labelled:.4f} on {judged}"
         if not self._trained_on:
             return [text]
-        what = "are also in the training or validation data of this run; they say little"
+        reason = "are also in the training or validation data of this run; they say little"
         if self.model.about.kind == "table":  # rows with few distinct values can be equal by chance
-            what = "have the same features as training or validation rows of this run"
-        return [text, f"{self._trained_on} of {counted(done, 'input')} {what}"]
+            reason = "have the same features as training or validation rows of this run"
+        return [text, f"{self._trained_on} of {counted(done, 'input')} {reason}"]
 
 
 @contextmanager

@@ -13,12 +13,7 @@ import numpy as np
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.options import meant
-from attittud_lab.config.schema import (
-    AuxiliaryConfig,
-    PrimaryConfig,
-    SourceConfig,
-    TableConfig,
-)
+from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig
 from attittud_lab.data.cells import cells_are_text
 from attittud_lab.data.features import Column, is_numbered
 from attittud_lab.data.folder import ImageFolder
@@ -33,7 +28,10 @@ from attittud_lab.errors import InputColumnError, InputError, counted, listed, s
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
 WARNING = "# Warning: "
-_SHOWN = 20  # classes
+_SHOWN = 20
+"""Classes that a comment names."""
+_NOUNS = {"image": "image", "text": "text", "table": "row"}
+"""What an example is called, by the kind of data."""
 
 
 @dataclass
@@ -60,8 +58,7 @@ class Look:
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
-        noun = "row" if self.listing.kind == "table" else self.listing.kind
-        facts = [counted(len(self.part.rows), noun)]
+        facts = [counted(len(self.part.rows), _NOUNS[self.listing.kind])]
         if self.size:
             facts.append(f"shorter side {self.size} pixels")
         if not self.classes:
@@ -75,8 +72,9 @@ class Look:
         lines = [f"# {name}: {', '.join(facts)}."]
         if self.classes:
             counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
-            more = ", ..." if len(counts) > _SHOWN else ""
-            lines.append(f"#   {', '.join(counts[:_SHOWN])}{more}")
+            if len(counts) > _SHOWN:
+                counts[_SHOWN:] = ["..."]
+            lines.append(f"#   {', '.join(counts)}")
         if self.nested:
             folder = _visible(str(Path(self.config.path, self.nested[0])), 200)
             lines.append(
@@ -104,7 +102,9 @@ def propose(
     """
     table = None
     if kind == "table":
-        table = TableConfig(columns=None if input_column is None else [input_column])
+        table = TableConfig()
+        if input_column is not None:
+            table = TableConfig(columns=[input_column])
         input_column = None
     columns: dict[str, Any] = {"input": input_column, "label": label_column}
     source = PrimaryConfig(path=primary, **columns)
@@ -141,7 +141,9 @@ def look(config: SourceConfig, table: TableConfig | None) -> Look:
     source does not have are left out of its configuration.
     """
     source = open_source(config.path)
-    split = "train" if "train" in source.splits else None
+    split = None
+    if "train" in source.splits:
+        split = "train"
     columns = source.columns(split)
     if not isinstance(config, PrimaryConfig):
         if config.input not in columns:
@@ -159,7 +161,9 @@ def look(config: SourceConfig, table: TableConfig | None) -> Look:
     if nested and len(part.classes) == 1:
         reason = f"its only class, {nested[0]!r}, is a folder of folders"
         raise InputError(f"{config.path}: {reason}; did you mean {Path(config.path, nested[0])}?")
-    size = Pixels.common([look_at(part)], None).size if listing.kind == "image" else None
+    size = None
+    if listing.kind == "image":
+        size = Pixels.common([look_at(part)], None).size
     group = next((name for name in columns if name in GROUPS), None)
     return Look(config, listing, part, _counts(part), source.splits, size, group, nested)
 
@@ -176,11 +180,12 @@ def _read(
     if not len(part.rows) and not primary:
         part = chosen(listing, config, labelled=False)  # the label column is empty
     if listing.kind == "text":
-        check_texts([str(raw) for raw in part.raws()], listing.where)
+        check_texts(list(map(str, part.raws())), listing.where)
     return listing, part
 
 
 def _counts(part: Part) -> dict[str, int]:
+    """Return how many examples each class has; empty without labels."""
     if part.labels is None:
         return {}
     if part.labels.ndim == 2:
@@ -191,6 +196,7 @@ def _counts(part: Part) -> dict[str, int]:
 
 
 def _nested(root: Path, classes: Sequence[str]) -> list[str]:
+    """Return the class folders that hold folders."""
     nested = []
     for name in classes:
         entries = (root / name).iterdir()
@@ -208,22 +214,23 @@ def _check(opened: Look, kind: str, label_column: str | None) -> None:
             f"{path}: holds {kind_here}s, not {kind}s; use `attittud init {kind_here}`"
         )
     if not opened.classes and kind == "image":
-        cure = "sort them into one folder per class, or add a label column"
-        raise InputError(f"{path}: images need labels; {cure}")
+        advice = "sort them into one folder per class, or add a label column"
+        raise InputError(f"{path}: images need labels; {advice}")
     if not opened.classes and kind == "table":
         label = label_column or "label"
         columns = opened.listing.tables[0].column_names
         reason = f"a table needs labels, and it has no column {label!r}{meant(label, columns)}"
-        cure = f"name one of {listed(columns)} with --label, the same in every source"
-        raise InputError(f"{path}: {reason}; {cure}")
+        advice = f"name one of {listed(columns)} with --label, the same in every source"
+        raise InputError(f"{path}: {reason}; {advice}")
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
     """Return the paths, each under a name that can be part of a metric's name."""
     names: dict[str, str] = {}
     for path in paths:
-        stem = re.sub(r"\W+", "_", Path(path.removeprefix("hf:")).stem).strip("_") or "source"
-        name = f"_{stem}" if stem[0].isdigit() or stem == "primary" else stem
+        name = re.sub(r"\W+", "_", Path(path.removeprefix("hf:")).stem).strip("_") or "source"
+        if name[0].isdigit() or name == "primary":
+            name = f"_{name}"
         while name in names:
             name += "_"
         names[name] = path
@@ -239,12 +246,14 @@ def _visible(text: str, most: int = 40) -> str:
 
 
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
+    """Return the section `data:`, with the share of each split of the primary source."""
     own_split = "null  # the source has its own split"
-    if any(name in first.splits for name in VALIDATION):
+    validation = "0.2  # these examples choose the model; a portfolio holds out folds instead"
+    if not set(VALIDATION).isdisjoint(first.splits):
         validation = own_split
-    else:
-        validation = "0.2  # these examples choose the model; a portfolio holds out folds instead"
-    test = own_split if "test" in first.splits else "0.2  # used once, for the final score"
+    test = "0.2  # used once, for the final score"
+    if "test" in first.splits:
+        test = own_split
     train = "null  # all that is left"
     if any(other.config.path == first.config.path for other in others.values()):
         train = "0.2  # the rest of this source is auxiliary data"
@@ -252,7 +261,9 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     lines += [f"    validation: {validation}", f"    test: {test}", f"    train: {train}"]
     if first.group:
         lines.append(f"    group: {first.group}  # rows with the same value stay in one split")
-    lines.append("  auxiliary:" if others else "  auxiliary: {}")
+    if not others:
+        return [*lines, "  auxiliary: {}"]
+    lines.append("  auxiliary:")
     for name, other in others.items():
         lines += [f"    {name}:", *_source_lines(other.config, 6)]
         if not other.classes:
@@ -350,10 +361,21 @@ strategy:
 seed: 0  # any number; `attittud compare` uses several seeds, because a single one proves nothing
 output: runs  # run folders are created in it
 """
-_NETWORKS = "# model and training are about networks: with strategy portfolio only if portfolio.learners names network\n"
+_ALONE = {
+    "networks": "",
+    "passes": "the training examples, 64 at a time",
+    "auxiliary_batch": "",
+    "strategy": "primary_only  # there are no auxiliary data",
+}
+_WITH_AUXILIARY = {
+    "networks": "# model and training are about networks: with strategy portfolio only if "
+    "portfolio.learners names network\n",
+    "passes": "the largest auxiliary source",
+    "auxiliary_batch": "    batch_size: 64  # examples of each auxiliary source in a step\n",
+    "strategy": "portfolio  # tries several learners, keeps the best, and measures what the "
+    "auxiliary data are worth",
+}
 _METRIC = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones\n"
-_AUXILIARY_BATCH = "    batch_size: 64  # examples of each auxiliary source in a step\n"
-_PORTFOLIO = "portfolio  # tries several learners, keeps the best, and measures what the auxiliary data are worth"
 _REFRESH = "10  # compute these directions again every 10 steps, the usual value"
 _REFRESH_TEXT = """\
 4  # compute these directions again every 4 steps, as the ATTITTUD paper does for text
@@ -365,32 +387,30 @@ def _settings(kind: str, first: Look, parts: Parts) -> str:
     left = len(parts.primary["train"].rows)
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
     batch = min(32, left)
+    texts = _ALONE
     if parts.auxiliary:
-        passes = "the largest auxiliary source"
-        strategy = _PORTFOLIO
-    else:
-        passes = "the training examples, 64 at a time"
-        strategy = "primary_only  # there are no auxiliary data"
+        texts = _WITH_AUXILIARY
+    rank = "10  # directions in which auto compares gradients; the usual value"
     if left < 200:
         rank = "5  # directions in which auto compares gradients; few, for there are few examples"
-    else:
-        rank = "10  # directions in which auto compares gradients; the usual value"
+    metric = ""
+    refresh = _REFRESH
+    if kind == "text":
+        refresh = _REFRESH_TEXT
+        if not first.listing.multi_label:
+            metric = _METRIC
     model, rate = _model(kind, first.size or 0, largest)
-    has_f1 = kind == "text" and not first.listing.multi_label
     return _TRAINING.format(
-        networks=_NETWORKS if parts.auxiliary else "",
+        **texts,
         model=model,
-        metric=_METRIC if has_f1 else "",
+        metric=metric,
         guided=max(200, min(5000, 20 * largest // 64)),
-        passes=passes,
-        auxiliary_batch=_AUXILIARY_BATCH if parts.auxiliary else "",
         batch=batch,
         left=left,
         rate=rate,
         finetune=max(100, min(2000, int(50 * left / batch))),
-        strategy=strategy,
         rank=rank,
-        refresh=_REFRESH_TEXT if kind == "text" else _REFRESH,
+        refresh=refresh,
     )
 
 
@@ -402,7 +422,9 @@ def _model(kind: str, size: int, examples: int) -> tuple[str, str]:
         reason = "needs no download; hf:FOLDER of a pretrained network will do better"
         return f"text-cnn  # {reason}", usual
     if kind == "table":
-        width = 64 if examples < 2_000 else 256
+        width = 256
+        if examples < 2_000:
+            width = 64
         model = "table-mlp  # residual blocks with LayerNorm; mlp is a plain network"
         dropout = "0.1  # keeps the network from memorising a small table"
         return f"{model}\n  width: {width}  # units of a layer\n  dropout: {dropout}", usual

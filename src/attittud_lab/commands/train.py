@@ -12,12 +12,14 @@ import typer
 from attittud_lab.commands import (
     CONFIG,
     OpenReport,
+    Quiet,
     Ray,
     Workers,
     key_values,
     open_page,
     placed,
     read,
+    same_command,
 )
 from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
@@ -54,9 +56,7 @@ def train(
     workers: Workers = 1,
     ray: Ray = None,
     open_report: OpenReport = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")
-    ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model: with one strategy, or with a portfolio that tries several learners and keeps
     the best.
@@ -67,17 +67,8 @@ def train(
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    strategy = settings.strategy.name
-    several = find(strategy).trains_others
-    if several and log:
-        cure = "leave it out, because a portfolio tries many candidates"
-        raise InputError(
-            f"--log {log[0]}: strategy {strategy} does not report to dashboards; {cure}"
-        )
-    if not several and (workers != 1 or ray is not None):
-        option = "--ray" if workers == 1 else "--workers"
-        cure = "leave it out, or use strategy=portfolio or `attittud compare`"
-        raise InputError(f"{option}: strategy {strategy} trains a single run; {cure}")
+    several = find(settings.strategy.name).trains_others
+    _check_options(settings.strategy.name, log or [], workers, ray)
     run_dir = default_run_dir(settings, config.stem)
     progress = display(noun="trial", quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
@@ -88,14 +79,12 @@ def train(
                 )
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    grouped = settings.data.primary.group is not None
-    _show(result, "out-of-fold" if several else "validation", grouped=grouped)
+    _show(result, several=several, grouped=settings.data.primary.group is not None)
     with understood(run_dir):
         decided = outcome(run_dir, (config, *(overrides or ())))
         lines = [decided.text, *decided.meaning, decided.warning, *_labels(run_dir)]
-    for line in lines:
-        if line:
-            typer.echo(line)
+    for line in filter(None, lines):
+        typer.echo(line)
     page = _report(run_dir)
     if open_report and page is not None:
         open_page(page)
@@ -104,34 +93,64 @@ def train(
     typer.echo(str(run_dir))
 
 
-def _show(result: RunResult, chooses: str, *, grouped: bool) -> None:
+def _check_options(strategy: str, logs: list[str], workers: int, ray: str | None) -> None:
+    """Refuse options that this strategy has no use for."""
+    if find(strategy).trains_others:
+        if logs:
+            raise InputError(
+                f"--log {logs[0]}: strategy {strategy} does not report to dashboards; leave it out, "
+                "because a portfolio tries many candidates"
+            )
+        return
+    option = None
+    if workers != 1:
+        option = "--workers"
+    elif ray is not None:
+        option = "--ray"
+    if option is not None:
+        raise InputError(
+            f"{option}: strategy {strategy} trains a single run; leave it out, or use "
+            "strategy=portfolio or `attittud compare`"
+        )
+
+
+def _show(result: RunResult, *, several: bool, grouped: bool) -> None:
     """Print the figures of a run.
 
-    `chooses` names the figures that chose the model; `grouped` says that examples are not
-    independent.
+    `several` candidates were tried on folds of the labels; `grouped` examples are not independent.
     """
     from attittud_lab.runs.model import cost
 
-    chose = "" if result.test else "  (these figures chose the model; there is no test set)"
-    typer.echo(f"{chooses:<10} {_figures(result.validation)}{chose}")
+    name = "validation"
+    if several:
+        name = "out-of-fold"
+    chosen_by = f"{name:<10} {_figures(result.validation)}"
     if result.test:
+        typer.echo(chosen_by)
         typer.echo(f"{'test':<10} {_figures(result.test)}")
+    else:
+        typer.echo(f"{chosen_by}  (these figures chose the model; there is no test set)")
     if not grouped:
         _show_interval(result)
-    note = " (finished earlier; --fresh trains again)" if result.skipped else ""
-    steps = f"{counted(result.steps, 'step')} in " if result.steps else ""
-    typer.echo(
-        f"{result.strategy}, seed {result.seed}: {steps}{result.seconds:.1f} s of training{note}"
-    )
+    spent = f"{result.seconds:.1f} s of training"
+    if result.steps:
+        spent = f"{counted(result.steps, 'step')} in {spent}"
+    if result.skipped:
+        spent += " (finished earlier; --fresh trains again)"
+    typer.echo(f"{result.strategy}, seed {result.seed}: {spent}")
     size = cost(result.run_dir)
     if size:
         typer.echo(f"model: {size}")
 
 
 def _figures(values: Mapping[str, float]) -> str:
+    """Return names and values in one line, with four digits."""
     texts = []
     for name, value in values.items():
-        texts.append(f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}")
+        text = f"{value:.4f}"
+        if math.isnan(value):
+            text = "undefined"
+        texts.append(f"{name} {text}")
     return "  ".join(texts)
 
 
@@ -180,7 +199,7 @@ def _report(run_dir: Path) -> Path | None:
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:
     """Say what an interrupted run leaves, and how to continue it."""
-    again = "the same command without --fresh" if fresh else "the same command"
+    again = same_command(fresh=fresh)
     if (run_dir / "result.json").exists():
         return f"the run had just finished, and {again} shows its result"
     if (run_dir / "trials").exists():

@@ -208,11 +208,7 @@ def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) 
 
 
 def run_dir(
-    folder: Path,
-    candidate: Candidate,
-    variant: Variant,
-    budget: Budget,
-    seed: int,
+    folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int
 ) -> Path:
     """Return the folder of a run.
 

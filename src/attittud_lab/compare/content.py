@@ -1,6 +1,16 @@
 """From finished runs to comparison.json: tables with intervals, costs, and what was tuned.
 
 `run.py` writes the content when all runs are there; the demo writes the content of its runs too.
+
+    tables     equal steps, then equal seconds: rows as `decide` returns them, with the steps, the
+               seconds, the figures and the folder of each run, and the decision of the table
+    decision   that of the last table, with the table's name
+    tuning     the tries of each strategy, their means on validation, and the chosen ones
+    costs      seconds of a step by strategy, also relative to multitask
+    examples   how many there are in each split and source
+    diverged   strategies without a row
+
+`advice.py` adds what to do next.
 """
 
 from __future__ import annotations

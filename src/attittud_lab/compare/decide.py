@@ -180,9 +180,6 @@ def _more(
     # The estimate comes from these seeds, so fewer cannot be enough.
     needed = max(needed, difference.n + 1)
     text = words.seeds_would(
-        question,
-        needed,
-        as_measured=not shows_gain,
-        coarse=difference.std <= ROUNDING,
+        question, needed, as_measured=not shows_gain, coarse=difference.std <= ROUNDING
     )
     return text, needed

@@ -186,11 +186,7 @@ class Comparison:
                 rows.append(row)
         return rows
 
-    def _all_seeds(
-        self,
-        rows: Sequence[Tuned],
-        budgets: Mapping[str, Budget],
-    ) -> ByLabel:
+    def _all_seeds(self, rows: Sequence[Tuned], budgets: Mapping[str, Budget]) -> ByLabel:
         """Run seed by seed; an interrupted comparison has equally many runs of every strategy."""
         runs: list[Run] = []
         for seed, row in product(self.seeds, rows):
@@ -216,8 +212,7 @@ class Comparison:
 
 
 def choose(
-    candidate: Candidate,
-    tries: Mapping[Variant, Sequence[RunResult | None]],
+    candidate: Candidate, tries: Mapping[Variant, Sequence[RunResult | None]]
 ) -> Tuned | None:
     """Return a strategy with the best of its tries; None where all diverged.
 
@@ -251,9 +246,7 @@ def choose(
 
 
 def equal_seconds(
-    rows: Sequence[Tuned],
-    budget: Budget,
-    seconds: float | None,
+    rows: Sequence[Tuned], budget: Budget, seconds: float | None
 ) -> tuple[float, dict[str, Budget]]:
     """Return the seconds of every run, and by label the steps that take as long.
 

@@ -86,6 +86,7 @@ class Runs:
             self.seconds.append(seconds)
 
     def _trial(self, run: Run, path: Path) -> Trial:
+        """Describe a run to the runner of trials; the data are read when it begins."""
         config = job(self.config, run.candidate, run.variant, run.budget)
         config = replace(config, seed=run.seed)
         finished = (path / "result.json").exists() and not self.fresh
@@ -94,6 +95,7 @@ class Runs:
         return Trial(path, finished, partial(read_one, config, path), make_job)
 
     def _job(self, name: str, config: Config, path: Path) -> Job:
+        """Describe a run to the place that trains it."""
         data = self.prepared(config.seed)
         threads = self.threads_of(config, data)
         return Job(
@@ -134,10 +136,7 @@ def read_one(config: Config, path: Path) -> tuple[RunResult, float]:
 
 
 def train_one(
-    here: Here,
-    config: Config,
-    fresh: bool,
-    threads: int,
+    here: Here, config: Config, fresh: bool, threads: int
 ) -> tuple[RunResult | None, float]:
     """Train a run where it takes place.
 

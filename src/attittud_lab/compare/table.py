@@ -178,9 +178,7 @@ def next_steps(folder: Path, result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def cells(
-    result: Mapping[str, Any],
-    table: Mapping[str, Any],
-    row: Mapping[str, Any],
+    result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the texts of a row by column: figures in per cent, differences in points.
 

@@ -122,6 +122,9 @@ class Curve:
 
     @classmethod
     def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second: int = 0) -> Curve:
+        """Measure the out-of-fold outputs of each look, n x classes. A score that is not defined is
+        worse than all others.
+        """
         scores = []
         losses = []
         for outputs in looks:
@@ -179,9 +182,11 @@ def greedy(
     """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004,
     with replacement).
 
-    The first pick is the best candidate; each further pick lowers the log-loss of the mean most.
-    The shortest series of picks with the lowest loss is kept, so that no pick is useless; losses
-    that differ by rounding alone count as equal.
+    `likely` has the out-of-fold probabilities of each candidate, n x classes; there are at most
+    `picks`. The first pick is the best candidate. After k picks with the sum S of probabilities,
+    the next one is the candidate c with the lowest log-loss of (S + p_c) / (k + 1). The shortest
+    series of picks with the lowest loss is kept, so that no pick is useless; losses that differ by
+    rounding alone count as equal.
     """
     series = [first]
     total = likely[first].copy()

@@ -132,9 +132,14 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------- scores of many draws
+#
+# Each function takes outputs (n x classes), targets (n, or n x labels), the fold of each example and
+# the rows of each draw, and returns a score for each draw. The scores are those of
+# `training.evaluate`, without an evaluation for each draw.
 
 
 def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
+    """Return the class of each example (n), or 0 and 1 for each label (n x labels)."""
     if targets.ndim == 1:
         return np.asarray(outputs.argmax(1))
     return np.asarray(outputs > 0).astype(np.int64)
@@ -143,6 +148,7 @@ def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
 def _accuracy(
     outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]
 ) -> Numbers:
+    """Return the share of right predictions, of all labels where there are several at once."""
     right = (_predicted(outputs, targets) == targets).astype(np.float64)
     share = right.reshape(len(targets), -1).mean(1)
     return np.array([share[rows].mean() for rows in draws])
@@ -151,6 +157,7 @@ def _accuracy(
 def _macro_f1(
     outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]
 ) -> Numbers:
+    """Return the mean of 2 TP / (2 TP + FP + FN) over the classes or labels."""
     predicted = _predicted(outputs, targets)
     if targets.ndim == 2:
         is_positive = targets == 1
@@ -173,6 +180,11 @@ def _macro_f1(
 def _auc(
     outputs: Numbers, targets: np.ndarray, folds: np.ndarray, draws: Sequence[np.ndarray]
 ) -> Numbers:
+    """Return the mean area under the ROC curve over the folds, each a mean over the labels.
+
+    The area of a label is the share of pairs of a positive and a negative example whose outputs
+    have the right order.
+    """
     # Outputs are sorted once. Counting how often each was drawn is ten times as fast as sorting
     # every draw.
     levels = [np.unique(column, return_inverse=True)[1] for column in outputs.T]

@@ -28,19 +28,8 @@ from attittud_lab.portfolio.choose import HeldOut, greedy, mixed
 from attittud_lab.portfolio.folds import make_folds
 from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
-from attittud_lab.portfolio.networks import (
-    NETWORK,
-    Networks,
-    Setting,
-    keeps_folds,
-    without_names,
-)
-from attittud_lab.portfolio.simple import (
-    LEARNERS_OF_NETWORKS,
-    SimpleCandidates,
-    chosen_learners,
-    few_threads,
-)
+from attittud_lab.portfolio.networks import NETWORK, Networks, Setting, keeps_folds, without_names
+from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
@@ -119,7 +108,8 @@ class Portfolio:
         self.explain = explain
         self.rows = torch.from_numpy(self.folds.validated)
         """The numbers of the held-out examples, fold by fold."""
-        self.simple: SimpleCandidates | None = None
+        self.learners = chosen_learners(self.config, self.data)
+        self.simple = SimpleCandidates(setting, self.learners)
         self.networks: dict[str, Networks] = {}
         """The learners that train networks, by name."""
         self.chance: dict[str, Any] | None = None
@@ -127,24 +117,20 @@ class Portfolio:
     @property
     def standings(self) -> dict[str, Standing]:
         """All candidates that have been tried, by label."""
-        standings: dict[str, Standing] = {}
-        if self.simple is not None:
-            standings |= self.simple.standings
+        standings = dict(self.simple.standings)
         for networks in self.networks.values():
             standings |= networks.standings
         return standings
 
     def run(self) -> RunResult:
         """Try all candidates, cheap ones first; then choose, train on all labels, and write."""
-        # Both may refuse the job, and a refused job leaves nothing in the folder.
-        learners = chosen_learners(self.config, self.data)
-        settings = self.network_settings(learners)
+        # This may refuse the job, and a refused job leaves nothing in the folder.
+        settings = self.network_settings()
         self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file
         if self.folds.not_validated:
             self.setting.progress.say(words.rare(listed(self.folds.not_validated)))
-        if set(learners) - set(LEARNERS_OF_NETWORKS):
-            self.simple = SimpleCandidates(self.setting, learners)
+        if self.simple.learners:
             self.simple.run()
         for name, setting in settings.items():
             self.networks[name] = Networks(setting, name, part=1 / len(settings))
@@ -156,14 +142,14 @@ class Portfolio:
             self.setting.progress.say(words.chance(self.chance))
         return self.finish()
 
-    def network_settings(self, learners: Sequence[str]) -> dict[str, Setting]:
+    def network_settings(self) -> dict[str, Setting]:
         """Return the learners that train networks, by name, each with its configuration and its
         data.
         """
         settings = {}
-        if NETWORK in learners:
+        if NETWORK in self.learners:
             settings[NETWORK] = self.setting
-        if finetuned.NAME not in learners:
+        if finetuned.NAME not in self.learners:
             return settings
         for features_name, model in finetuned.pretrained_networks(self.config, self.data).items():
             job = finetuned.job_for(self.config, self.data, model)
@@ -201,9 +187,10 @@ class Portfolio:
         board["suspicious"] = []
         if self.explain:
             with few_threads():
-                simple = self.simple
-                board["translations"] = translations(simple, self.data.groups, self.config.seed)
-                board["suspicious"] = suspicious(simple, self.data, folder)
+                board["translations"] = translations(
+                    self.simple, self.data.groups, self.config.seed
+                )
+                board["suspicious"] = suspicious(self.simple, self.data, folder)
         final.write_predictions(
             folder,
             [*self.standings.values()],
@@ -217,7 +204,7 @@ class Portfolio:
 
     def what_may_help(self) -> str:
         """Say what may help a model that is no better than guessing."""
-        if self.simple is not None and any(map(features.trained_as, self.simple.problems)):
+        if any(map(features.trained_as, self.simple.problems)):
             return MORE_LABELS
         model = self.config.model
         if not self.networks:
@@ -280,10 +267,7 @@ class Portfolio:
                 if any(result.diverged for result in results.values()):
                     return None
                 members.add_refitted(networks, of_networks, results)
-        if self.simple is not None:
-            of_simple = _picks_among(picks, self.simple.standings)
-            if of_simple:
-                self.simple.add_members(members, of_simple)
+        self.simple.add_members(members, _picks_among(picks, self.simple.standings))
         return members
 
     def of_test(self, scores: Tensor) -> HeldOut:
@@ -327,9 +311,6 @@ class Portfolio:
         alone = next((row for row in table if row["without_us"]), None)
         of_folds = keeps_folds(settings) and not self.standings[winner].simple
         decision = words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds)
-        about_simple = None
-        if self.simple is not None:
-            about_simple = self.simple.about()
         return {
             "version": VERSION,
             "metric": metric,
@@ -352,7 +333,7 @@ class Portfolio:
             "not_validated": self.folds.not_validated,
             "folds": self.folds.count,
             "candidates": table,
-            "simple": about_simple,
+            "simple": self.simple.about(),
             "networks": {name: networks.about() for name, networks in self.networks.items()},
         }
 

@@ -107,7 +107,9 @@ class SimpleCandidates:
     """All simple candidates of a portfolio, with their out-of-fold results."""
 
     def __init__(self, setting: Setting, chosen: Sequence[str]) -> None:
-        """`chosen` are the learners of the job; those that train networks are left out."""
+        """`chosen` are the learners of the job; those that train networks are left out. There may
+        be no others.
+        """
         self.setting = setting
         self.learners = [name for name in chosen if name not in LEARNERS_OF_NETWORKS]
         self.networks = len(self.learners) < len(chosen)
@@ -290,8 +292,12 @@ class SimpleCandidates:
         write_atomically(folder / about, json.dumps(plain).encode())
         save_weights(folder / arrays, feature_map.tensors())
 
-    def about(self) -> dict[str, Any]:
-        """What leaderboard.json says about simple candidates as a whole."""
+    def about(self) -> dict[str, Any] | None:
+        """What leaderboard.json says about simple candidates as a whole; None if the job has no
+        simple learners.
+        """
+        if not self.learners:
+            return None
         return {"features": list(self.problems), "lines": self.lines}
 
 

@@ -23,11 +23,10 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.files import write_atomically
 from attittud_lab.learners import Numbers, Setting
 from attittud_lab.portfolio.simple import SimpleCandidates
-from attittud_lab.portfolio.translations import best_features
+from attittud_lab.portfolio.translations import best_problem
 from attittud_lab.predict.outputs import harmless
 from attittud_lab.uses.base import SourceModels, fit_source
 from attittud_lab.uses.evaluate import fit_final
-from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, SourceData
 from attittud_lab.uses.translated import Translation
 
@@ -63,14 +62,11 @@ more wrong labels.
 RowNumbers = npt.NDArray[np.int64]
 
 
-def suspicious(
-    simple: SimpleCandidates | None, data: Prepared, folder: Path
-) -> list[dict[str, Any]]:
+def suspicious(simple: SimpleCandidates, data: Prepared, folder: Path) -> list[dict[str, Any]]:
     """Write suspicious.csv; returns what leaderboard.json says about each source."""
-    features = best_features(simple)
-    if simple is None or features is None:
+    _, problem = best_problem(simple)
+    if problem is None:
         return []
-    problem = with_fewer_columns(simple.problems[features], simple.seed)
     rows: list[list[str]] = []
     lists: list[dict[str, Any]] = []
     for source in problem.sources.values():

@@ -46,17 +46,16 @@ _CLOSED = 1e-12
 
 
 def translations(
-    simple: SimpleCandidates | None, groups: Sequence[str] | None, seed: int
+    simple: SimpleCandidates, groups: Sequence[str] | None, seed: int
 ) -> list[dict[str, Any]]:
     """Return the table of each source that has labels, for leaderboard.json.
 
     `groups` are those of the primary examples, if there are any. Sources are translated on the
     features of the best simple candidate.
     """
-    features = best_features(simple)
-    if simple is None or features is None:
+    features, problem = best_problem(simple)
+    if problem is None:
         return []
-    problem = with_fewer_columns(simple.problems[features], simple.seed)
     counts = draw_counts(len(problem.labels), groups, mix(seed, "translations"))
     models = SourceModels(problem.sources, simple.seed)
     tables = []
@@ -66,14 +65,15 @@ def translations(
     return tables
 
 
-def best_features(simple: SimpleCandidates | None) -> str | None:
-    """Return the features of the best simple candidate; None if there is no such candidate."""
-    if simple is None:
-        return None
+def best_problem(simple: SimpleCandidates) -> tuple[str, Problem | None]:
+    """Return the features of the best simple candidate and the problem on them, with fewer columns
+    where they are sparse; the problem is None if there is no candidate.
+    """
     best = max(usable(simple.standings.values()), key=rank, default=None)
     if best is None:
-        return None
-    return simple.candidates[best.label].features
+        return "", None
+    features = simple.candidates[best.label].features
+    return features, with_fewer_columns(simple.problems[features], simple.seed)
 
 
 # --------------------------------------------------------------------------------------- one source

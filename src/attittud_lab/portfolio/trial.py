@@ -31,13 +31,7 @@ from attittud_lab.training.devices import captures, choose_device, on_device
 from attittud_lab.training.evaluate import figures, outputs_of
 from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.phases import Phases
-from attittud_lab.training.train import (
-    chosen_metric,
-    conditions,
-    load_data,
-    new_model,
-    phase_names,
-)
+from attittud_lab.training.train import chosen_metric, conditions, load_data, new_model, phase_names
 
 CHECKPOINT = "checkpoint.safetensors"
 RESULT = "result.safetensors"
@@ -98,9 +92,7 @@ def look_file(folder: Path, look: int) -> Path:
 
 
 def run_trial(
-    job: TrialJob,
-    data: Prepared | None = None,
-    progress: Progress | None = None,
+    job: TrialJob, data: Prepared | None = None, progress: Progress | None = None
 ) -> TrialResult:
     """Run a trial, from its last checkpoint if there is one; a finished trial is only read."""
     if finished(job):

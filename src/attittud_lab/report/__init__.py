@@ -61,7 +61,11 @@ def _bytes(text: str) -> bytes:
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Return the HTML of the page."""
+    """Return the HTML of the page.
+
+    Tables and pictures are drawn here. Learning curves are drawn by the script of the page, from the
+    JSON in its element `data` (the payload).
+    """
     held_out = "validation"
     if data.get("portfolio"):
         held_out = "out-of-fold"
@@ -95,6 +99,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def _asset(name: str) -> Markup:
+    """Return a file of `assets`; it is ours, so nothing in it is escaped."""
     return Markup((files("attittud_lab.report") / "assets" / name).read_text(encoding="utf-8"))
 
 

@@ -1,8 +1,20 @@
 """Collect the content of a page from the folder of a run or a comparison: a plain dict that also
-goes into report.json.
+goes into report.json, and that `assets/page.html` renders.
 
-`tables` are alternative views (equal steps, equal seconds); number `open` is shown first. `curves`
-has the strategies of each table, in its order.
+    kind             comparison, run or portfolio
+    title, subtitle  texts of the head
+    metric           the figure that chooses the model
+    decision         an `Outcome` as a dict; None for a run that is still training
+    notes            sentences below the tables
+    tables           alternative views, such as equal steps and equal seconds: `name`, `about`,
+                     `columns` and `rows`, each with its texts (`cells`) and its bar (`interval`)
+    curves           for each table its strategies in the same order, with the series of `curves`
+    config           config.yaml
+    provenance       machine, code and time
+
+Only comparisons have `pictures` (of the differences), `open` (the table that is shown first) and
+`details` (a table with figures by label). The page of a portfolio has the entries of
+`report.portfolio` instead.
 """
 
 from __future__ import annotations
@@ -87,7 +99,10 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
 
 
 def _table(result: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return a table of a comparison, as the page renders it."""
+    """Return a table of a comparison, as the page renders it.
+
+    Its cells are those of the terminal, whose columns may be hidden there.
+    """
     table = result["tables"][number]
     chosen = decided_row(result, number)
     rows = []
@@ -221,12 +236,14 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _four_digits(value: float | None) -> str:
+    """Format a figure of result.json, where NaN is null."""
     if value is None:
         return "undefined"
     return f"{value:.4f}"
 
 
 def _notes(folder: Path, result: Mapping[str, Any]) -> list[str]:
+    """Say how long each phase was, and what the model costs."""
     lines = []
     for phase in result["phases"]:
         steps = counted(phase["steps"], "step")

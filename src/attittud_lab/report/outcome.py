@@ -68,7 +68,7 @@ class Outcome:
     """What it means for the model."""
     warning: str = ""
     next: list[dict[str, str]] = field(default_factory=list)
-    """What to do next: why, and mostly a command."""
+    """What to do next: a `command` for a shell, and `why`."""
     row: str | None = None
     """The row of a comparison that the decision is about."""
 
@@ -94,6 +94,7 @@ def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
 
 
 def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
+    """Return the decision of comparison.json, which `compare.decide` made from the test figures."""
     decision = result["decision"]
     number = deciding(result)
     at = "at"
@@ -113,6 +114,9 @@ def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
 
 
 def _of_portfolio(board: Mapping[str, Any], steps: list[dict[str, str]]) -> Outcome:
+    """Return what leaderboard.json decided. The best model may be one without auxiliary data though
+    these help another candidate, so whether they were dropped is said separately.
+    """
     worth = board["worth"]
     meaning = []
     if board["without_us"]:
@@ -133,6 +137,7 @@ def _of_portfolio(board: Mapping[str, Any], steps: list[dict[str, str]]) -> Outc
 def _of_run(
     record: Mapping[str, Any], result: Mapping[str, Any], steps: list[dict[str, str]]
 ) -> Outcome:
+    """Return the result of a single strategy, which cannot show whether auxiliary data help."""
     metric = result["metric"]
     phase = result["phases"][-1]
     text = (

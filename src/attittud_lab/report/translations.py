@@ -20,6 +20,9 @@ def translated(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _source(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of one source: a matrix of classes x labels, or with many of them a list of
+    the largest entries.
+    """
     sentences = [sentence["text"] for sentence in table["sentences"]]
     remark = ""
     if not sentences:
@@ -98,6 +101,7 @@ def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _example(example: Mapping[str, Any]) -> dict[str, str]:
+    """Return an example with its picture or its text; an example of a table has neither."""
     return {
         "name": example["example"],
         "text": example.get("text", ""),

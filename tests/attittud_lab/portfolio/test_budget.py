@@ -1,8 +1,5 @@
 """Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
 
-import json
-from dataclasses import asdict
-
 import pytest
 import torch
 from hypothesis import example, given
@@ -10,7 +7,6 @@ from hypothesis import strategies as st
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import CandidateConfig, Config
-from attittud_lab.errors import InputError
 from attittud_lab.portfolio.budget import Plan, allowed, plan
 from attittud_lab.portfolio.candidates import PortfolioCandidate, named
 from attittud_lab.training.first_steps import FirstSteps
@@ -58,17 +54,3 @@ def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step):
     seconds = found.runs * found.steps["guided"] * per_step
     assert found.seconds == pytest.approx(seconds, rel=0.06)  # whole steps
     assert (found.decided == "") == (found.steps["guided"] == 1000 and not found.left_out)
-
-
-@pytest.mark.parametrize("wrong", ["much", "0s"])
-def test_a_budget_that_is_no_time_is_refused(wrong):
-    with pytest.raises(InputError, match="budget"):
-        planned(f"'{wrong}'")
-
-
-def test_a_plan_is_read_as_it_was_written(tmp_path):
-    """To the letter: leaderboard.json has it, of continued runs too."""
-    found = planned("10m")
-    found.write(tmp_path / "plan.json")
-    read = Plan.read(tmp_path / "plan.json")
-    assert read is not None and json.dumps(asdict(read)) == json.dumps(asdict(found))

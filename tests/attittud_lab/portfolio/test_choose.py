@@ -10,22 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed
+from attittud_lab.portfolio.choose import Curve, greedy, mixed
 from attittud_lab.predict.model import Classifier
 from attittud_lab.training.evaluate import figures
+from tests.helpers.standings import held
 
 SCORES = st.lists(
     st.tuples(st.sampled_from([0.5, 0.6, 0.7]), st.floats(0.1, 2)), min_size=1, max_size=12
 )
-
-
-def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> HeldOut:
-    objective = "multi_label" if targets.ndim == 2 else "classify"
-    task = Task(
-        "primary", objective, ["a", "b", "c"], Examples(torch.zeros(len(targets), 1), targets)
-    )
-    return HeldOut(task, targets, np.arange(len(targets)) % folds, metric)
 
 
 @given(SCORES, st.integers(0, 12))
@@ -111,12 +103,13 @@ def test_the_score_of_a_mixture_equals_that_of_a_model_with_members(several):
 
 
 def test_auc_is_the_mean_over_folds():
-    targets = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1]])
+    targets = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [0, 1, 1]])
     held_out, outputs = held(targets, "auc"), torch.randn(6, 3)
-    outputs[1::2] += 5  # another model with another scale
+    outputs[1::3] += 5  # another model with another scale
     found = held_out.figures(outputs)
-    by_fold = [figures(held_out.task, outputs[i::2], targets[i::2]) for i in range(2)]
+    by_fold = [figures(held_out.task, outputs[i::3], targets[i::3]) for i in range(3)]
     assert found["auc"] == pytest.approx(fmean(part["auc"] for part in by_fold))
-    # defined in one fold only
-    assert found["auc/c"] == by_fold[1]["auc/c"] and math.isnan(by_fold[0]["auc/c"])
+    areas = [part["auc/c2"] for part in by_fold]  # defined in one fold only
+    assert found["auc/c2"] == areas[2]
+    assert math.isnan(areas[0]) and math.isnan(areas[1])
     assert found["loss"] == pytest.approx(figures(held_out.task, outputs, targets)["loss"])

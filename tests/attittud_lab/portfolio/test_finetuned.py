@@ -202,6 +202,7 @@ def test_guided_strategies_and_several_features_are_tried_if_they_are_named():
 @pytest.mark.parametrize(
     ("job", "changes", "culprits"),
     [
+        ("", ["portfolio.learners=[finetuned]"], ["finetuned", "columns"]),
         (TEXTS, ["portfolio.features=[tfidf]"], ["finetuned", "tfidf", "minilm"]),
         (IMAGES, ["portfolio.features=[histogram]"], ["finetuned", "histogram", "efficientnet"]),
         (TEXTS, ["portfolio.learners=[fintuned]"], ["portfolio.learners", "finetuned"]),
@@ -212,20 +213,11 @@ def test_guided_strategies_and_several_features_are_tried_if_they_are_named():
 )
 def test_a_job_without_a_pretrained_network_is_refused(job, changes, culprits, capsys):
     write_texts()
-    Path("job.yaml").write_text(job)
+    Path("job.yaml").write_text(job or table_job(Path()))
     assert call("train", "job.yaml", *changes, "--quiet") == 2
     error = capsys.readouterr().err
     for culprit in culprits:
         assert culprit in error
-
-
-def test_tables_have_no_pretrained_network(tmp_path, capsys):
-    path = tmp_path / "table.yaml"
-    path.write_text(table_job(tmp_path))
-    assert call("train", str(path), "portfolio.learners=[finetuned]", "--quiet") == 2
-    error = capsys.readouterr().err
-    assert "finetuned" in error
-    assert "columns" in error
 
 
 def test_the_budget_is_divided_among_learners_of_networks(monkeypatch):

@@ -13,8 +13,7 @@ from tests.helpers.standings import held, outputs_right
 
 
 @pytest.mark.parametrize(
-    ("metric", "several"),
-    [("accuracy", False), ("macro_f1", True), ("auc", True)],
+    ("metric", "several"), [("accuracy", False), ("macro_f1", True), ("auc", True)]
 )
 def test_scores_of_draws_are_those_of_an_evaluation(metric, several):
     targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))

@@ -17,15 +17,7 @@ from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.train import load_data
-from tests.helpers.portfolios import (
-    SIMPLE,
-    Told,
-    board,
-    job,
-    of_patients,
-    outcome,
-    train,
-)
+from tests.helpers.portfolios import SIMPLE, Told, board, job, of_patients, outcome, train
 from tests.helpers.simple_jobs import table_job
 from tests.helpers.text_jobs import write_job
 

@@ -11,13 +11,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.portfolio import trial as module
 from attittud_lab.portfolio.candidates import config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
-from attittud_lab.portfolio.trial import (
-    TrialJob,
-    TrialResult,
-    look_file,
-    look_steps,
-    run_trial,
-)
+from attittud_lab.portfolio.trial import TrialJob, TrialResult, look_file, look_steps, run_trial
 from attittud_lab.training.averaging import AveragedWeights
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.phases import begin_phase
