@@ -192,6 +192,7 @@ class Sketch(Basis):
         return min(rank, examples)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        """rows += Π_c J_c, with the columns Π_c (k x m) of this call's examples."""
         m = jacobian.examples
         count = refresh.rank
         if isinstance(refresh.first, int):
@@ -299,6 +300,7 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def _splitmix64(x: Tensor) -> Tensor:
+    """A bijection of 64-bit numbers whose outputs look random (Steele et al. 2014)."""
     x = x + _GAMMA
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2

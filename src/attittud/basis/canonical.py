@@ -36,6 +36,7 @@ class Coordinates(Subspace):
         return x
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
+        """Each coordinate is helpful or harmful, and nothing is neutral."""
         squares = []
         for p, a in zip(self.layout.views(primary), self.layout.views(auxiliary), strict=True):
             harmful = harmful_mask(a, p)
@@ -97,6 +98,7 @@ class Coordinates(Subspace):
 
 
 def _unchanged(products: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """For `partial`: these products are known without further work."""
     return products
 
 
@@ -128,6 +130,8 @@ def _weigh_(
 
 
 class Canonical(Basis):
+    """V = I. Refreshes do nothing, and a step weighs each coordinate by the sign of a_j p_j."""
+
     name = "canonical"
     needs = "nothing"
     stored = False

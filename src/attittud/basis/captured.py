@@ -107,6 +107,7 @@ class CapturedUpdate:
         self._begin(None, ())
 
     def _begin(self, basis: object | None, settings: Hashable) -> None:
+        """Drop all graphs, and serve steps with this basis and these settings."""
         # A weak reference is compared by identity, because another basis may later have the same
         # addresses.
         self._basis: weakref.ref[object] | None = None
@@ -175,6 +176,7 @@ class CapturedUpdate:
         return self._graphs[at]
 
     def _capture(self, work: Work, vectors: Vectors) -> Captured:
+        """Record the kernels of `work.compute`; they run at the first replay."""
         graph = torch.cuda.CUDAGraph()
         device = vectors[0].device
         if self._stream is None or self._stream.device != device:

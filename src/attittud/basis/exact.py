@@ -16,6 +16,8 @@ from attittud.kernels import transform_
 
 
 class Exact(Basis):
+    """All m rows of J are formed, so the work is O(m D (m + k))."""
+
     name = "exact"
     needs = "jacobian"
     one_product = True

@@ -10,6 +10,8 @@ from attittud.basis.base import Basis, Refresh, orthonormal_rows
 
 
 class Mean(Basis):
+    """V has one row, g_prim / ‖g_prim‖, so the single sign compared is that of ⟨g_aux, g_prim⟩."""
+
     name = "mean"
     needs = "mean"
 

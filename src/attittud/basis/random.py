@@ -9,6 +9,8 @@ from attittud.kernels import chunk_size
 
 
 class Random(Basis):
+    """Gram-Schmidt of Gaussian rows, of which each worker makes only its own columns."""
+
     name = "random"
     needs = "nothing"
 

@@ -240,6 +240,9 @@ class Stored(Subspace):
         return project(self.stored, x)
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
+        """With parts s = Vᵀ(helpful or harmful coordinates) + a multiple of g_prim, sum s² by
+        parameter; the neutral part is the rest.
+        """
         rows = self.stored
         p = project(rows, primary)
         a = project(rows, auxiliary)

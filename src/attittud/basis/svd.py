@@ -20,6 +20,8 @@ POWER_ITERATIONS = 2
 
 
 class Svd(Basis):
+    """Three products wJ and three products Jv in turn, or the rows of J themselves if m is small."""
+
     name = "svd"
     needs = "jacobian"
     # The passes alternate between J and Jᵀ, but the graph of an earlier micro-batch is already

@@ -17,6 +17,8 @@ HOOKS_FROM = 10_000
 
 
 class Auto(Engine):
+    """`hooks` until it refuses the model or a batch, and from then on `loop`."""
+
     name = "auto"
     on_shards = Loop.name
 
@@ -28,6 +30,9 @@ class Auto(Engine):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
+        """Observe the forward pass for `hooks`, unless an earlier pass showed that it cannot be
+        used.
+        """
         size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         if size < HOOKS_FROM:
             self._reason = f"'hooks' gains nothing with {size} parameters"
@@ -43,6 +48,9 @@ class Auto(Engine):
         self._hooks.used()
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        """Return J by `hooks`, or by `loop` where `hooks` refuses the calls or fails its comparison
+        with an ordinary gradient.
+        """
         if self._hooks.record is not None:
             try:
                 jacobian = self._hooks.jacobian(losses, layout)
@@ -62,6 +70,7 @@ class Auto(Engine):
     def write(
         self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool
     ) -> None:
+        """Add products by `loop`, which needs no forward pass."""
         self._log_loop()
         self._loop.write(losses, layout, weights, out, fresh=fresh)
 
@@ -70,6 +79,7 @@ class Auto(Engine):
         self._log(Loop.name, reason)
 
     def _log(self, name: str, reason: str) -> None:
+        """Log a choice once, until another engine is chosen."""
         if name != self.chosen:
             self.chosen = name
             logger.info("engine: %r, because %s", name, reason)

@@ -90,6 +90,7 @@ class Loop(Engine):
         *,
         fresh: bool,
     ) -> None:
+        """Row by row: out_i += Σ_j weights_ij ∇l_j, one backward pass each, so r passes for r rows."""
         compiled = CUDA_GRAPH_TREES in sys.modules
         ends: Sequence[Tensor | GradientEdge] = layout.parameters
         if fresh:  # only for copies: torch adds tensors of another type one by one
@@ -176,6 +177,9 @@ class Jacobian:
         return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
+        """J V: with s_v = ⟨Jᵀ w, v⟩, column v is ds_v/dw. One backward pass forms Jᵀ w, and one
+        more each s_v.
+        """
         # Any weights except zeros work: some backward passes of torch take the logarithm of a
         # gradient (logcumsumexp).
         weights = torch.ones_like(self.losses, requires_grad=True)
@@ -226,6 +230,7 @@ class Jacobian:
             )
 
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
+        """J V, row by row: ⟨∇l_i, v⟩ for one example i after the other."""
         row = self.layout.empty(1)
         shape = (self.examples, vectors.shape[0])
         result = torch.empty(shape, dtype=torch.float64, device=self.layout.device)

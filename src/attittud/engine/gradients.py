@@ -129,6 +129,9 @@ class Outer(PerExampleGradient):
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        """Σ_j w_kj Σ_t left_jt rightᵀ_jt: the weights go into the left factor, or onto finished
+        gradients, whichever is cheaper.
+        """
         k = weights.shape[0]
         # Forming the gradients costs T + k products of a row and a column for each example;
         # weighting a factor costs k T.
@@ -149,6 +152,7 @@ class Outer(PerExampleGradient):
                 target.add_((weighted @ b).view_as(target))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        """⟨G_j, v⟩ = Σ_t ⟨left_jt, v right_jt⟩, so that few vectors need no gradients."""
         count = len(vectors)
         if count * self.length > self.length + count:
             return super().right(vectors, budget)
@@ -179,12 +183,14 @@ class Rows(PerExampleGradient):
         return result.scatter_add_(1, index[:, :, None].expand_as(gradients), gradients).flatten(1)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        """Add each position's weighted gradient to the row of the table that it looked up."""
         index = self.index.flatten()
         gradients = self.gradients.to(out.dtype)
         for row, weight in zip(_with_shape(out, self.shape), weights, strict=True):
             row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
+        """⟨G_j, v⟩ = Σ_t ⟨gradient_jt, v[index_jt]⟩."""
         sums = []
         for vector in vectors:
             products = self.gradients.to(vector.dtype) * vector[self.index]
@@ -215,6 +221,7 @@ class Pulled(PerExampleGradient):
         return self._pull(gradients).view(len(gradients), self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        """Sum first, then go back once for each of the k sums instead of once for each example."""
         sums = out.new_zeros(weights.shape[0], self.tensor.numel())
         self.gradients.left(sums, weights, budget)
         out.add_(self._pull(sums).view_as(out))
@@ -280,6 +287,7 @@ class Windows(Outer):
         return max(self.size, self.length * self.groups * self.columns)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
+        """As for `Outer`, with a kernel on GPUs that copies no windows."""
         shaped = _with_shape(out, self.shape)
         # With one position the gradient is an outer product, which is cheaper in factors. The
         # kernel forms no gradients, so it needs no `budget`.

@@ -34,6 +34,10 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 
 
 class Hooks(Loop):
+    """One backward pass for all rows: at each recorded call, the gradient of its result gives the
+    per-example gradients of its parameters.
+    """
+
     name = "hooks"
     needs_forward = True
 
@@ -70,6 +74,11 @@ class Hooks(Loop):
             self.record.forget()
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
+        """Return J of the recorded losses.
+
+        It is compared with an ordinary gradient in the first refresh, and again where parameters,
+        or ways in which calls use them, are new.
+        """
         if losses.shape[0] == 0:  # a worker without examples
             return super().jacobian(losses, layout)
         if self.record is None:
@@ -282,6 +291,9 @@ class HookedJacobian(Jacobian):
             raise _refusal(described, str(error).split("\n")[0]) from error
 
     def _backward(self) -> None:
+        """Run the pass, whose hooks call `_form`. It starts with weight 1 for each loss, or with
+        the expected weight.
+        """
         if self._expected:
             # A pass that computes the gradients of the parameters too. It frees the graph.
             weights = torch.full_like(self.losses, self._weight)

@@ -243,6 +243,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _attention(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Run attention written out, inside of which the second dimension holds the examples."""
         dim_before = self._dim
         self._dim = 1
         try:
@@ -354,6 +355,7 @@ def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
 
 
 def _name(function: Function) -> str:
+    """A function's name for messages."""
     return str(getattr(function, "__name__", function))
 
 

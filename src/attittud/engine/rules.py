@@ -50,6 +50,7 @@ class Use:
         return self.arguments[name]
 
     def asks(self, tensor: object) -> bool:
+        """Whether an argument's per-example gradients are needed."""
         return id(tensor) in self.asked
 
     def operand(self, x: Tensor) -> Tensor:
@@ -102,6 +103,7 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(use: Use) -> Gradients:
+    """weight (o x i) and bias (o), with input ... x i."""
     g = use.positions(use.gradient)
     weight = use["weight"]
     bias = use["bias"]
@@ -112,10 +114,12 @@ def linear(use: Use) -> Gradients:
 
 
 def matmul(use: Use) -> Gradients:
+    """other (i x o), with input ... x i: Σ_t x_t g_tᵀ."""
     yield use["other"], use.outer(use["input"], use.gradient)
 
 
 def addmm(use: Use) -> Gradients:
+    """input + mat1 @ mat2, as in GPT-2's projections: Σ_t x_t g_tᵀ, and Σ_t g_t for a bias."""
     if use.asks(use["mat2"]):
         yield use["mat2"], use.outer(use["mat1"], use.gradient)
     if use.asks(use["input"]):
@@ -123,6 +127,9 @@ def addmm(use: Use) -> Gradients:
 
 
 def embedding(use: Use) -> Gradients:
+    """weight (rows x features), with one index for each position. Looking up the padding row gives
+    no gradient.
+    """
     if use["scale_grad_by_freq"]:
         raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
     weight = use["weight"]
@@ -142,6 +149,9 @@ def embedding(use: Use) -> Gradients:
 
 
 def convolution(use: Use) -> Gradients:
+    """weight (o x i/groups x window) and bias (o), with input N x i x space in one to three
+    dimensions.
+    """
     weight = use["weight"]
     bias = use["bias"]
     if use.gradient.ndim != weight.ndim:
@@ -200,6 +210,7 @@ def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gr
 
 
 def layer_norm(use: Use) -> Gradients:
+    """Normalises over the last dimensions, which `normalized_shape` lists."""
     shape = use["normalized_shape"]
     x = use["input"]
     eps = use["eps"]
@@ -207,6 +218,7 @@ def layer_norm(use: Use) -> Gradients:
 
 
 def rms_norm(use: Use) -> Gradients:
+    """As `layer_norm`, without a mean and a bias."""
     shape = use["normalized_shape"]
     x = use["input"]
     eps = use["eps"]
@@ -214,6 +226,7 @@ def rms_norm(use: Use) -> Gradients:
 
 
 def group_norm(use: Use) -> Gradients:
+    """Normalises groups of channels of single examples."""
     x = use["input"]
     groups = use["num_groups"]
     eps = use["eps"]
@@ -246,12 +259,16 @@ def batch_norm(use: Use) -> Gradients:
 
 
 def addition(use: Use) -> Gradients:
+    """A parameter that is broadcast and added to data: a bias, position embeddings."""
     for tensor in (use["input"], use["other"]):
         if use.asks(tensor):
             yield tensor, use.summed_to(use.gradient, tensor.shape)
 
 
 def multiplication(use: Use) -> Gradients:
+    """A parameter that is broadcast and multiplied with data: a scale. Its gradient is the sum of g
+    ⊙ the other factor.
+    """
     for tensor, factor in ((use["input"], use["other"]), (use["other"], use["input"])):
         if use.asks(tensor):
             yield tensor, use.summed_to(use.gradient * factor, tensor.shape)
@@ -266,6 +283,10 @@ def expansion(use: Use) -> Gradients:
 
 
 class Rule(NamedTuple):
+    """How the gradients of one function's parameters are formed, and what of a call must be
+    recorded for it.
+    """
+
     gradients: Callable[[Use], Gradients]
     defaults: dict[str, Any]
     """The function's arguments with their defaults; `...` where there is none."""

@@ -108,6 +108,9 @@ class AuxiliaryData:
             raise
 
     def _stream(self, name: str, drawn: int) -> Stream:
+        """Make the endless batches of a dataset, in an order that the seed and the dataset's name
+        determine.
+        """
         data = self.datasets[name]
         args = self.trainer.args
         seed = args.data_seed
@@ -206,6 +209,9 @@ class Stream:
             return next(self._batches)
 
     def _endless(self) -> Iterator[Any]:
+        """Yield batches of one epoch after the other. The first `drawn` are skipped, where the
+        length is known without loading them.
+        """
         from accelerate import skip_first_batches
 
         # If the length is unknown, a resumed run must go through the data to find where it stopped.

@@ -151,6 +151,9 @@ class GuardMixin(AttittudMixin):
     def _a_gem_step(
         self, model: nn.Module, inputs: dict[str, Any], items: Any, *, begins: bool
     ) -> Tensor:
+        """Both gradients through a guide: the protected loss is primary and the new loss auxiliary,
+        as in one-sided PCGrad.
+        """
         guide = self.guide
         assert guide is not None
         self._begin_micro_batch(model)
@@ -201,6 +204,9 @@ class GuardMixin(AttittudMixin):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
     ) -> Any:
+        """Put the start weights where the prepared model needs them: on its device, and as shards
+        under FSDP2.
+        """
         prepared = super()._prepare_for_training(
             max_steps, train_dataloader, resume_from_checkpoint
         )
@@ -210,6 +216,7 @@ class GuardMixin(AttittudMixin):
         return prepared
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, after the loss on held-out protected data has been measured once."""
         if self._held_out is not None and self._start_loss is None:
             self._start_loss = self._held_out_loss(self.model)
         return super().train(*args, **kwargs)
@@ -237,6 +244,7 @@ class GuardMixin(AttittudMixin):
 
     @torch.no_grad()
     def _held_out_loss(self, model: nn.Module) -> float:
+        """The mean loss over all tokens that count, of all workers' examples."""
         was_training = model.training
         device = next(model.parameters()).device
         with self.auxiliary.using_collator(HELD_OUT):

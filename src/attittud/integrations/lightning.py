@@ -133,6 +133,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         strategy.post_backward(strategy.precision_plugin.post_backward(loss, self))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the guide's state to Lightning's checkpoint."""
         super().on_save_checkpoint(checkpoint)
         if self._guide is None and self._saved is not None:
             checkpoint[STATE_KEY] = self._saved  # no step was made since a checkpoint was loaded

@@ -188,6 +188,9 @@ class ModelLoss:
         return per_example(logits, labels, problem_type=kind), labels.shape[0]
 
     def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[bool, bool]:
+        """Find out by the first batch whether the loss shifts labels, and whether it is divided by
+        the number of items.
+        """
         labels = inputs["labels"]
         model.eval()  # without dropout, so that the run's random numbers do not change
         with torch.no_grad(), self.trainer.compute_loss_context_manager():

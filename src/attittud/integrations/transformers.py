@@ -139,6 +139,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> Tensor:
+        """Take a primary micro-batch. The last one of a step also takes all auxiliary batches and
+        writes the update.
+        """
         guide = self.guide
         assert guide is not None
         self._begin_micro_batch(model)
@@ -176,6 +179,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             return self._scaled(self.objective.primary(model, inputs, None))
 
     def _scaled(self, loss: Tensor) -> Tensor:
+        """Apply the loss scale of float16 training, as `Accelerator.backward` does."""
         scaler = self.accelerator.scaler
         if scaler is not None:
             loss = scaler.scale(loss)
@@ -198,6 +202,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         return prepared
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save the guide, and how many auxiliary batches were drawn, beside the optimizer."""
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.guide is not None
         folder = Path(output_dir, FOLDER)

@@ -95,6 +95,7 @@ class Group(Workers):
             )
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
+        """Exchange the numbers of examples of all losses: size x losses integers."""
         # A scalar counts as one example, so it is averaged over the workers as in
         # DistributedDataParallel.
         counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
@@ -117,6 +118,7 @@ class Group(Workers):
         return count == self.size
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sort named losses. Names that are new are compared with those of the other workers."""
         names = tuple(sorted(tasks))
         if names not in self._names:
             self._check_same(
@@ -136,6 +138,7 @@ class Group(Workers):
         return prints
 
     def _guide_prints(self, named: Named) -> Tensor:
+        """Fingerprints of the guides' settings, and of the names and shapes of the parameters."""
         return self._prints(
             (self.describe(), [(name, tuple(parameter.shape)) for name, parameter in named])
         )
@@ -146,11 +149,15 @@ class Group(Workers):
         message: str = "have another model or another guide than worker 0: the trainable parameters and every argument of "
         "Guide, including eta and seed, must be the same on all workers",
     ) -> None:
+        """Refuse fingerprints (one for each worker) that are not all equal; names the workers that
+        differ from worker 0.
+        """
         rows = prints.tolist()
         if others := [worker for worker, print_ in enumerate(rows) if print_ != rows[0]]:
             raise ValueError(f"workers {others} {message}")
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
+        """Exchange blocks (r x l, with r at most l): size * l x l numbers."""
         # Workers may have fewer rows than columns, so each block is padded with zeros to a square.
         rows, columns = block.shape
         every = block.new_zeros(self.size, columns, columns)
@@ -176,6 +183,7 @@ class Replicas(Group):
         self._compared = False  # whether the replicas were equal at their first refresh
 
     def stand_in(self, where: str) -> Tensor | None:
+        """No losses. The worker takes part in all exchanges, with sums that are zero."""
         return torch.zeros(0, device=self.device, requires_grad=True)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
@@ -273,6 +281,7 @@ class Replicas(Group):
     def rest(
         self, updates: dict[str, Tensor], named: Named
     ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return views of one flat vector, which is summed in the same exchange as the update."""
         layout = Layout(named)
         if not layout.parameters:
             return {}, None

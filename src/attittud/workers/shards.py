@@ -58,6 +58,7 @@ class Shards(Group):
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, asked: type[Engine]) -> str:
+        """Only engines that work through FSDP2's own backward passes can be used."""
         if asked.on_shards is None:
             raise ValueError(
                 f"engine={asked.name!r} needs whole parameters, but this model is sharded (FSDP2); "
@@ -83,6 +84,9 @@ class Shards(Group):
         return self.all_reduce_(x, "k-vectors", groups=self.groups[:1])
 
     def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
+        """FSDP2 gives each worker consecutive rows of a parameter, ⌈rows / shards⌉ of them as long
+        as there are any.
+        """
         at = 0  # among this worker's columns
         before = 0  # columns of V, of all workers
         for name, parameter in layout.named:
@@ -178,6 +182,9 @@ class Shards(Group):
         return {name_of[key] for key in leaves}
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
+        """V by parameter, as shards of tensors k x shape: torch.distributed.checkpoint saves these
+        without gathering them.
+        """
         packed = {}
         for (name, parameter), view in zip(layout.named, layout.views(rows), strict=True):
             packed[name] = _like(parameter, view.clone(), leading=rows.shape[0])
@@ -205,6 +212,9 @@ class Shards(Group):
         return chunks[self.shard]
 
     def _check_reduction(self) -> None:
+        """Refuse settings under which `.grad` is not the mean over the workers after a backward
+        pass.
+        """
         for group in fsdp_groups(self.modules):
             if not group.reduce_grads or not group.all_reduce_grads:
                 raise RuntimeError(
@@ -242,6 +252,9 @@ class _Joint(Jacobian):
         return weights
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        """Each row is one backward pass of all workers; each worker keeps its columns (r x its part
+        of D).
+        """
         fresh = out is None
         if out is None:
             out = self.layout.empty(weights.shape[0])
@@ -254,6 +267,7 @@ class _Joint(Jacobian):
         return out
 
     def rows(self) -> Tensor:
+        """J, m x its part of D, with the examples of all workers in order."""
         return self.left(torch.stack(list(map(self._one_hot, range(self.total())))))
 
     def right(self, vectors: Tensor) -> Tensor:
@@ -272,6 +286,7 @@ class _Joint(Jacobian):
 
 
 def _shard_dimension(tensor: Tensor) -> int:
+    """The dimension along which a tensor is sharded."""
     assert isinstance(tensor, DTensor)
     placement = tensor.placements[-1]
     if isinstance(placement, Shard):
@@ -294,6 +309,7 @@ def _like(parameter: nn.Parameter, rows: Tensor, leading: int) -> Tensor:
 
 
 def _check_not_offloaded(lies: str, runs: str) -> None:
+    """Refuse shards that lie on another device than the one that computes."""
     if lies != runs:
         raise ValueError(
             f"the shards are on {lies} while the model runs on {runs} (CPUOffloadPolicy), which a "
@@ -304,6 +320,7 @@ def _check_not_offloaded(lies: str, runs: str) -> None:
 
 
 def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None:
+    """Refuse parameters that are not sharded once, in the same way as all others."""
     if not isinstance(parameter, DTensor):
         if parameter.requires_grad:
             raise ValueError(

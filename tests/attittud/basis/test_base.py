@@ -44,11 +44,6 @@ def test_the_global_random_state_does_not_change():
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3), a)
 
 
-def test_numbers_have_the_requested_dtype():
-    x = gaussian(0, 0, rows=2, first=0, columns=3)
-    assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3, dtype=torch.float32), x.float())
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("columns", [1, 33])
 def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):

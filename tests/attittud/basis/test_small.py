@@ -10,8 +10,15 @@ from attittud.basis.small import _next_round, householder, jacobi, qr, singular
 from tests.helpers.watch import Waits
 from tests.helpers.zoo import problem
 
-SHAPES = [(1, 1), (7, 4), (4, 7), (40, 40)]
 KINDS = ["normal", "graded", "lower", "rank one", "zero", "equal", "tiny"]
+every_matrix = pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        *(((40, 40), kind) for kind in KINDS),
+        *((shape, "normal") for shape in [(1, 1), (7, 4), (4, 7)]),
+    ],
+    ids=str,
+)
 
 
 def matrix(kind, rows, columns):
@@ -35,11 +42,7 @@ def matrix(kind, rows, columns):
     return a * {"zero": 0.0, "tiny": 1e-150}.get(kind, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind"),
-    [((40, 40), kind) for kind in KINDS] + [(shape, "normal") for shape in SHAPES[:3]],
-    ids=str,
-)
+@every_matrix
 def test_singular_values_and_vectors_equal_torchs(shape, kind):
     a = matrix(kind, *shape)
     sizes, right = jacobi(a)
@@ -56,11 +59,7 @@ def test_singular_values_and_vectors_equal_torchs(shape, kind):
         assert float((a.T @ (a @ v) / scale**2 - size**2 * v).norm()) < 1e-13 * len(v)
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind"),
-    [((40, 40), kind) for kind in KINDS] + [(shape, "normal") for shape in SHAPES[:3]],
-    ids=str,
-)
+@every_matrix
 def test_thin_qr_equals_torchs(shape, kind):
     a = matrix(kind, *shape)
     q, r = householder(a)

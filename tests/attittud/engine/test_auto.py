@@ -1,51 +1,50 @@
 """The engine that `auto` picks, and the reason that it logs."""
 
-import logging
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
+from attittud.engine import make_engine
 from attittud.engine.auto import HOOKS_FROM
-from tests.helpers.oracle import error
+from tests.helpers.layers import LIMITS, layer
+from tests.helpers.oracle import jacobian
 
-ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
-
-def wide(*layers: nn.Module) -> tuple[nn.Module, Tensor]:
-    """A model that is wide enough for the engine `hooks`."""
-    model = nn.Sequential(nn.Linear(20, 150), *layers, nn.Linear(150, 50))
-    assert sum(p.numel() for p in model.parameters()) > HOOKS_FROM
-    return model, torch.randn(8, 20)
+def choices(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the log about engines."""
+    messages = [record.getMessage() for record in caplog.records]
+    return [message for message in messages if message.startswith("engine:")]
 
 
 def test_auto_chooses_hooks_if_possible_and_logs_it(caplog):
-    model, x = wide(nn.Tanh())
-    guide = Guide(model, eta=ETA, rank=3, refresh_every=1)
-    with caplog.at_level(logging.INFO, logger="attittud"):
+    model, x = nn.Sequential(nn.Linear(20, 150), nn.Tanh(), nn.Linear(150, 50)), torch.randn(8, 20)
+    assert sum(p.numel() for p in model.parameters()) > HOOKS_FROM
+    guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=1)
+    with caplog.at_level("INFO", logger="attittud"):
         for _ in range(3):
             guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(-x).mean())
-    choices = [r.message for r in caplog.records if r.message.startswith("engine:")]
-    assert len(choices) == 1 and "'hooks'" in choices[0]
+    (line,) = choices(caplog)
+    assert "'hooks'" in line
 
 
-@pytest.mark.parametrize("coupling", ["module", "function"])
-def test_auto_chooses_another_engine_and_logs_the_reason(caplog, coupling):
-    model, x = wide(nn.BatchNorm1d(150) if coupling == "module" else nn.Tanh())
-
-    def losses() -> Tensor:
-        out = model(x).square().mean(1)
-        return out - 0.5 * out.mean() if coupling == "function" else out
-
-    grads = []
-    for engine in ("loop", "auto"):
-        model.zero_grad()
-        guide = Guide(model, eta=ETA, rank=3, refresh_every=1, engine=engine)
-        with caplog.at_level(logging.INFO, logger="attittud"):
-            guide.backward(primary=losses, auxiliary=model(-x).mean())
-        grads.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    assert error(grads[1], grads[0]) < 1e-5
-    assert "engine: 'loop'" in caplog.text
-    found = "'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other"
-    assert found in caplog.text
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("batch_norm_on_batch_statistics", "examples_meet_in_a_function"),
+        *("lstm", "einsum", "conv_transpose", "linear_positions_first"),
+    ],
+)
+def test_auto_takes_another_engine_and_logs_one_line(name, monkeypatch, caplog):
+    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
+    case = layer(name)
+    engine, layout = make_engine("auto"), Layout(case.model.named_parameters())
+    with caplog.at_level("INFO", logger="attittud"):
+        for _ in range(2):
+            expected = jacobian(case.losses(), case.model, layout.names)
+            with engine.watch(case.model):
+                rows = engine.jacobian(case.losses(), layout).rows()
+            assert torch.allclose(rows, expected)
+    (line,) = choices(caplog)
+    assert "'loop'" in line and LIMITS[name][2] in line

@@ -10,7 +10,7 @@ from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
 from tests.helpers.comparing import compare, reached
 from tests.helpers.layers import LAYERS, LIMITS, M, layer
-from tests.helpers.oracle import error, expected_for, jacobian, trainable
+from tests.helpers.oracle import error, expected_for, trainable
 from tests.helpers.zoo import SEPARABLE, ZOO, problem
 
 
@@ -39,27 +39,7 @@ def test_unsupported_architectures_are_refused_by_name(name):
     assert LIMITS[name][2] in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["lstm", "einsum", "conv_transpose", "linear_positions_first"])
-def test_auto_takes_another_engine_and_logs_one_line(name, monkeypatch, caplog):
-    monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
-    given = layer(name)
-    engine, layout = make_engine("auto"), Layout(given.model.named_parameters())
-    with caplog.at_level("INFO", logger="attittud"):
-        for _ in range(2):
-            want = jacobian(given.losses(), given.model, layout.names)
-            with engine.watch(given.model):
-                rows = engine.jacobian(given.losses(), layout).rows()
-            assert torch.allclose(rows, want)
-    lines = [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("engine:")
-    ]
-    assert len(lines) == 1 and LIMITS[name][2] in lines[0]
-
-
 TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
-
 TINY |= {"vocab_size": 30, "max_position_embeddings": 20, "num_labels": 3, "pad_token_id": 1}
 
 

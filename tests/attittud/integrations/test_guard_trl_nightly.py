@@ -2,14 +2,10 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-
-pytest.importorskip("trl", reason="needs trl")
-
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+pytest.importorskip("trl")
 pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
-
 
 from guard_trainer import Guarded, main
 from transformers import DataCollatorForLanguageModeling

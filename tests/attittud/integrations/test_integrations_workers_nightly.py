@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
-
-pytest.importorskip("lightning", reason="needs the extra 'lightning'")
-
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+pytest.importorskip("lightning")
 
 from accelerate.state import AcceleratorState
 
@@ -40,23 +37,16 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
     # What torchrun sets; each worker adds its number.
-    common = {
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "TORCHELASTIC_RUN_ID": "none",
-        "CI": "1",
-    }
-    command = [
-        sys.executable,
-        str(Path(__file__).parents[2] / "helpers" / "two_workers.py"),
-        str(folder),
-    ]
-    env = os.environ | common
+    env = os.environ | {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "GROUP_RANK": "0"}
+    env |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none", "CI": "1"}
+    script = Path(__file__).parents[2] / "helpers" / "two_workers.py"
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, script, folder],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return [json.loads((folder / f"{number}.json").read_text()) for number in "01"]

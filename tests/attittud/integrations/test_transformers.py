@@ -14,7 +14,6 @@ from attittud.integrations.transformers import FOLDER, AttittudTrainer, check_tr
 from tests.helpers.processes import exit_code
 from tests.helpers.trainers import (
     EXAMPLES,
-    SUM,
     WARNINGS,
     arguments,
     classifier,
@@ -200,19 +199,6 @@ def test_refusals_name_the_culprit(tmp_path, name, value, culprit):
     setattr(trainer.args, name, value)
     with pytest.raises(ValueError, match=culprit):
         check_trainer(trainer)
-
-
-@pytest.mark.parametrize(
-    ("given", "culprit"),
-    [
-        ({"auxiliary_dataset": []}, "'auxiliary_datasets'"),
-        ({"auxiliary_datasets": [], "eval_data": []}, "'eval_data'"),
-    ],
-    ids=str,
-)
-def test_misspelt_arguments_are_named(given, culprit):
-    with pytest.raises(TypeError, match=culprit):
-        AttittudTrainer(**({"guide": SUM} | given))
 
 
 @pytest.mark.parametrize("where", ["web", "judge_dataset"])

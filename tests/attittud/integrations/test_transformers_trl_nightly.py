@@ -6,14 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-
-pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-
-pytest.importorskip("trl", reason="needs trl")
-
-pytest.importorskip("peft", reason="needs peft")
-
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+pytest.importorskip("trl")
+pytest.importorskip("peft")
 
 from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -64,19 +60,14 @@ def test_the_example_resumes_to_the_same_run(tmp_path, kind):
     assert curve(whole, "loss_updown")[-1] < curve(whole, "loss_updown")[0]
 
 
-def test_sft_with_equal_weights_is_the_stock_trainer(tmp_path):
+@pytest.mark.parametrize(
+    ("make", "guided", "stock", "accumulated"),
+    [(sft, GuidedSFT, SFTTrainer, 3), (dpo, GuidedDPO, DPOTrainer, 2)],
+)
+def test_equal_weights_reproduce_the_stock_trainer(tmp_path, make, guided, stock, accumulated):
     runs = []
-    for cls in (GuidedSFT, summed(GuidedSFT, SFTTrainer)):
-        trainer = sft(tmp_path, cls, gradient_accumulation_steps=3)
-        trainer.train()
-        runs.append(curve(trainer))
-    assert runs[0] == pytest.approx(runs[1], rel=2e-5)
-
-
-def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path):
-    runs = []
-    for cls in (GuidedDPO, summed(GuidedDPO, DPOTrainer)):
-        trainer = dpo(tmp_path, cls, gradient_accumulation_steps=2)
+    for cls in (guided, summed(guided, stock)):
+        trainer = make(tmp_path, cls, gradient_accumulation_steps=accumulated)
         trainer.train()
         runs.append(curve(trainer))
     assert runs[0] == pytest.approx(runs[1], rel=2e-5)
