@@ -303,7 +303,7 @@ class Shared:
         return names
 
     def begin(
-        self, primary: set[str], auxiliary: set[str] | None, tasks: Collection[str]
+        self, primary: set[str], auxiliary: set[str] | None, tasks: Collection[str] | None
     ) -> tuple[Layout, set[str] | None]:
         """Return the parameters of a refresh: both losses reach them, and `parameters=` of the
         guide includes them.
@@ -313,16 +313,12 @@ class Shared:
 
         Args:
             primary: parameters that the primary losses reach.
-            auxiliary: parameters that the auxiliary losses of this step reach. None: these losses
-                are not known yet, and those of earlier steps stand for them.
-            tasks: names of the auxiliary losses of this step.
+            auxiliary: parameters that the auxiliary losses reach, of this step if all of them are
+                known, otherwise of earlier steps. None: there was no earlier step.
+            tasks: names of the auxiliary losses of this step; None: not all of them are known yet.
         """
-        names: Collection[str] | None = tasks
-        if auxiliary is None:
-            names = None
-            auxiliary = self.auxiliary
         shared, by_auxiliary = self.workers.agree(
-            self.trainable, primary, auxiliary or set(), reset=True, tasks=names
+            self.trainable, primary, auxiliary or set(), reset=True, tasks=tasks
         )
         if auxiliary is not None:
             auxiliary = by_auxiliary

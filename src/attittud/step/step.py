@@ -120,8 +120,8 @@ class Step:
         """Parameters that the auxiliary losses of this step reach, as far as they have been
         taken.
         """
-        self.reach_complete = False  # no further auxiliary loss will come
-        self.names: Collection[str] = ()  # of the auxiliary losses, if no further will come
+        self.names: Collection[str] | None = None
+        """The names of all auxiliary losses of this step; None: more may come."""
         self._undo: Callable[[], None] | None = None
         """Restores what forming the update has changed besides gradients."""
         self._scored = list(parts.auto.scores)
@@ -171,7 +171,10 @@ class Step:
         if layout.on_gpu:
             update = self._by_graph(arithmetic, primary_weight)
         if update is None and basis.rows is None:
-            update = self._by_coordinates(basis, primary_weight)
+            # V is not stored, because k-vectors are as long as gradients.
+            tasks = gradients.task_vectors()
+            assert gradients.primary is not None
+            update = basis.update_(gradients.primary, tasks, gradients.judges, primary_weight)
         if update is None:
             vector, combination = arithmetic(gradients)
             numbers = _comparison(combination, basis)
@@ -184,13 +187,6 @@ class Step:
         self.shared.remember(reached)
         self.parts.schedule.close(basis, refreshed=self.refreshing)
         return report
-
-    def _by_coordinates(self, basis: Subspace, primary_weight: float) -> Update:
-        """The update where V is not stored, because k-vectors are as long as gradients."""
-        gradients = self.gradients
-        tasks = gradients.task_vectors()
-        assert gradients.primary is not None
-        return basis.update_(gradients.primary, tasks, gradients.judges, primary_weight)
 
     def _rest(self, primary_weight: float) -> tuple[dict[str, Tensor], set[str]]:
         """Updates of parameters that are not decomposed, and the parameters that auxiliary losses
@@ -354,7 +350,6 @@ class Step:
             self._count(shares[0])
             self._refuse_without_primary()
             self._expect([graphs[name] for name in losses_of_tasks])
-            self.reach_complete = True
             self.names = tasks.keys()
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.gradients.complete_primary()
@@ -447,7 +442,7 @@ class Step:
                 losses,
                 share,
                 scaled=True,
-                complete=self.reach_complete,
+                complete=self.names is not None,
                 first=self.parts.schedule.subspace is None,
                 parameters=parameters,
             )
@@ -481,9 +476,9 @@ class Step:
         if fixed:
             return None
         if self.refresh is None:
-            by_auxiliary: set[str] | None = None
-            if self.reach_complete:
-                by_auxiliary = self.reached
+            by_auxiliary: set[str] | None = self.reached
+            if self.names is None:
+                by_auxiliary = self.shared.auxiliary
             layout, self.known = self.shared.begin(graph.reached, by_auxiliary, self.names)
             gradients.begin(layout)
             self.refresh = self.refresher.start(layout, self.parts.schedule)
