@@ -101,17 +101,21 @@ class World:
     def even(self, start: int, stop: int) -> slice:
         return self.share(start, stop, [1] * self.size)
 
-    def losses(self, at: slice) -> Tensor | None:
-        """Per-example primary losses; a worker without examples says so."""
+    def losses(self, at: slice | None = None) -> Tensor | None:
+        """Per-example primary losses, by default of all its examples; a worker without examples
+        says so.
+        """
+        at = at or self.share(0, M)
         if at.start < at.stop:
             return self.problem.losses(at)
         # Sharded workers must take part in every collective: they run a batch and weight it with
         # nothing.
         return self.problem.losses(slice(0, 2))[:0] if "sdp" in self.kind else None
 
-    def auxiliary(self, at: slice) -> Tensor | None:
-        """Per-example auxiliary losses."""
+    def auxiliary(self, at: slice | None = None) -> Tensor | None:
+        """Per-example auxiliary losses, by default of all its examples."""
         p = self.problem
+        at = at or self.share(0, N)
         if at.start == at.stop:
             return self.auxiliary(slice(0, 2))[:0] if "sdp" in self.kind else None
         return F.cross_entropy(p.model(p.xa[at], "auxiliary"), p.ya[at], reduction="none")
@@ -145,11 +149,8 @@ def scalar(w: World) -> None:
     """Averaged over workers with equal parts, scalar losses are the mean of the joined batch."""
     guide = w.guide()
     for i in range(3):
-        w.take(
-            guide.backward(
-                primary=w.losses(w.share(i, M)), auxiliary=w.problem.loss(w.even(4 * i, N))
-            )
-        )
+        loss = w.problem.loss(w.even(4 * i, N))
+        w.take(guide.backward(primary=w.losses(w.share(i, M)), auxiliary=loss))
 
 
 def accumulation(w: World, interleaved: bool = False, **options: Any) -> None:
@@ -183,20 +184,17 @@ def named(w: World, **options: Any) -> None:
         tasks = {"b": None if b is None else b.square(), "a": w.auxiliary(w.share(0, N - i))}
         if w.number % 2:  # the order in a dict does not matter
             tasks = dict(reversed(tasks.items()))
-        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=tasks))
+        w.take(guide.backward(primary=w.losses(), auxiliary=tasks))
 
 
 def basis_losses(w: World, **options: Any) -> None:
     guide = w.guide(**options)
     for i in range(3):
-        primary = w.losses(w.share(0, 12))
-        w.take(
-            guide.backward(
-                primary=primary,
-                auxiliary=w.auxiliary(w.even(0, N - 4 * i)),
-                basis_losses=lambda: w.losses(w.share(2, M)),
-            )
-        )
+        losses = {
+            "primary": w.losses(w.share(0, 12)),
+            "auxiliary": w.auxiliary(w.even(0, N - 4 * i)),
+        }
+        w.take(guide.backward(**losses, basis_losses=lambda: w.losses(w.share(2, M))))
 
 
 def seen(w: World, **options: Any) -> None:
@@ -204,25 +202,23 @@ def seen(w: World, **options: Any) -> None:
     guide = w.guide(basis="exact", **options)
     for i in range(3):
         at = w.share(i, M)
-        w.take(
-            guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary(w.share(0, N)))
-        )
+        w.take(guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary()))
 
 
 def three_verbs_first_refresh(w: World) -> None:
     """Which parameters the auxiliary loss reaches is only known after the primary call."""
     guide = w.guide(refresh_every=1)
     for _ in range(2):
-        guide.primary(w.losses(w.share(0, M)))
-        guide.auxiliary(w.auxiliary(w.share(0, N)))
+        guide.primary(w.losses())
+        guide.auxiliary(w.auxiliary())
         w.take(guide.combine())
 
 
 def auxiliary_first(w: World) -> None:
     guide = w.guide(refresh_every=1)
     for _ in range(2):
-        guide.auxiliary(w.auxiliary(w.share(0, N)))
-        guide.primary(w.losses(w.share(0, M)))
+        guide.auxiliary(w.auxiliary())
+        guide.primary(w.losses())
         w.take(guide.combine())
 
 
@@ -231,9 +227,7 @@ def frozen(w: World, steps: range) -> None:
     guide = w.guide(refresh_every=4)
     for i in range(6):
         w.inner.body[0].requires_grad_(i not in steps)
-        w.take(
-            guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N)))
-        )
+        w.take(guide.backward(primary=w.losses(), auxiliary=w.auxiliary()))
 
 
 def one_forward(w: World) -> None:
@@ -267,11 +261,8 @@ def other_heads(w: World) -> None:
             mine = [i for i in rows if at.start <= i < at.stop]
             if mine:
                 parts.append(p.model(p.xa[mine], head).square().mean(1))
-        w.take(
-            guide.backward(
-                primary=w.losses(w.share(0, M)), auxiliary=torch.cat(parts) if parts else None
-            )
-        )
+        joined = torch.cat(parts) if parts else None
+        w.take(guide.backward(primary=w.losses(), auxiliary=joined))
 
 
 def late_task(w: World) -> None:
@@ -285,7 +276,7 @@ def late_task(w: World) -> None:
             empty = at.start == at.stop
             some = p.model(p.xa[slice(0, 2) if empty else at], "primary").square().mean(1)
             tasks["b"] = some if not empty else some[:0] if "sdp" in w.kind else None
-        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=tasks))
+        w.take(guide.backward(primary=w.losses(), auxiliary=tasks))
 
 
 def interleaved_with_basis_losses(w: World) -> None:
@@ -309,7 +300,7 @@ def not_finite(w: World, **options: Any) -> None:
             losses = losses * torch.tensor(
                 [torch.nan] + [1.0] * (len(losses) - 1), dtype=losses.dtype
             )
-        report = guide.backward(primary=losses, auxiliary=w.auxiliary(w.share(0, N)))
+        report = guide.backward(primary=losses, auxiliary=w.auxiliary())
         if i == 1:
             w.optimizer.zero_grad()
             with warnings.catch_warnings():
