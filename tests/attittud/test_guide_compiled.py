@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
@@ -33,29 +34,37 @@ def donated():
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("engine", ["loop", "hooks"])
 @pytest.mark.parametrize("in_place", [False, True], ids=["torch.compile", "model.compile"])
-def test_steps_and_refreshes_equal_eager(donated, in_place):
+def test_steps_and_refreshes_equal_eager_and_compile_nothing_more(donated, in_place, engine):
+    """One graph for each input shape, and no breaks."""
     torch.manual_seed(0)
-    plain = Model()
+    plain = Model().double()
     twin = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    counters.clear()
+    options = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
     if in_place:
-        twin.compile(backend="aot_eager", fullgraph=True)
+        twin.compile(**options)
         compiled = twin
     else:
-        compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
-    guides = [
-        Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop") for model in (plain, compiled)
-    ]
+        compiled = torch.compile(twin, **options)
+    guides = [Guide(plain, eta=Eta(1, 0.5, -1), rank=3, engine="loop")]
+    guides.append(Guide(compiled, eta=Eta(1, 0.5, -1), rank=3, engine=engine))
     assert not donated.donated_buffer
-    x, y = torch.randn(8, 6), torch.randint(3, (8,))
-    for refresh in (True, False, True):
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.randint(3, (8,))
+    for refresh in (True, False, True, False):
         for guide in guides:
-            losses = F.cross_entropy(guide.model(x), y, reduction="none")
+            model = guide.model
             guide.backward(
-                primary=losses, auxiliary=guide.model(x).square().mean(), refresh=refresh
+                lambda model=model: F.cross_entropy(model(x), y, reduction="none"),
+                model(x[:5]).square().mean(),
+                refresh=refresh,
             )
     for a, b in zip(plain.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+    assert sum(counters["graph_break"].values()) == 0
+    assert counters["stats"]["unique_graphs"] == 2
 
 
 def test_a_model_that_is_not_compiled_does_not_change_torchs_setting(donated):

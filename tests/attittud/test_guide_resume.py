@@ -13,16 +13,11 @@ from tests.helpers.zoo import problem
 OPTIONS = {"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 5}
 
 
-def trained(steps):
+def test_without_the_basis_the_next_step_refreshes():
     p = problem("mlp")
     guide = Guide(p.model, **OPTIONS)
-    for _ in range(steps):
+    for _ in range(7):
         guide.backward(p.losses, p.loss())
-    return guide
-
-
-def test_without_the_basis_the_next_step_refreshes():
-    guide = trained(7)
     state = guide.state_dict(include_basis=False)
     assert state.get("basis") is None
     p = problem("mlp")
@@ -35,8 +30,7 @@ def test_without_the_basis_the_next_step_refreshes():
 def test_a_state_does_not_depend_on_the_memory_format():
     """A state is loaded before or after a conversion to channels_last, or saved after it."""
     p, q = problem("cnn_group_norm", torch.float64), problem("cnn_group_norm", torch.float64)
-    options = {"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 10}
-    guide = Guide(p.model, **options)
+    guide = Guide(p.model, **OPTIONS)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     state = guide.state_dict()
     p.model.zero_grad()
@@ -44,7 +38,7 @@ def test_a_state_does_not_depend_on_the_memory_format():
     p.model.to(memory_format=torch.channels_last)
     q.model.to(memory_format=torch.channels_last)
     for saved in (state, guide.state_dict()):
-        other = Guide(q.model, **options)
+        other = Guide(q.model, **OPTIONS)
         other.load_state_dict(saved)
         q.model.zero_grad()
         assert not other.backward(primary=q.losses(), auxiliary=q.loss()).refreshed
@@ -56,13 +50,13 @@ def test_a_state_does_not_depend_on_the_memory_format():
 def test_a_state_is_of_the_model_as_it_is_now(change, caplog):
     """It is saved after the model has changed, and before the next step."""
     p = problem("mlp")
-    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
+    guide = Guide(p.model, **OPTIONS)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     if change == "replaced":
         p.model.body[0] = torch.nn.Linear(p.model.body[0].in_features, 11)
     else:
         prune.l1_unstructured(p.model.body[0], "weight", amount=0.5)
-    other = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
+    other = Guide(p.model, **OPTIONS)
     other.load_state_dict(guide.state_dict())
     assert other.refresh_due and "without the basis" in caplog.text
     assert guide.state_dict()["basis"] is None
