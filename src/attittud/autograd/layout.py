@@ -72,7 +72,7 @@ class Layout:
         self.types: list[torch.dtype] = []
         self.shapes: list[tuple[int, ...]] = []
         self.strides: list[tuple[int, ...]] = []
-        self._held: list[tuple[int, ...]] = []
+        self._local_shapes: list[tuple[int, ...]] = []
         """The shapes of this worker's parts: `shapes` unless parameters are sharded."""
         self._sizes: list[int] = []
         self._apart: list[int] = []
@@ -91,7 +91,7 @@ class Layout:
             self.types.append(parameter.dtype)
             self.shapes.append(tuple(parameter.shape))
             self.strides.append(strides)
-            self._held.append(tensor.shape)
+            self._local_shapes.append(tensor.shape)
             self._sizes.append(size)
             if strides != contiguous or size == 0:
                 self._apart.append(i)
@@ -162,7 +162,7 @@ class Layout:
         lead = flat.shape[:-1]
         steps = flat.stride()[:-1]
         for i in apart:
-            shape = (*lead, *self._held[i])
+            shape = (*lead, *self._local_shapes[i])
             strides = (*steps, *self.strides[i])
             parts[i] = flat.as_strided(shape, strides, start + self._offsets[i])
         return parts
@@ -174,9 +174,9 @@ class Layout:
         parts = list(rows.split(self._sizes, dim=1))
         # (Parameters that are a single number too: torch adds to a single column in another order
         # than to a vector.)
-        for i, held in enumerate(self._held):
-            if i in self.reordered or not held:
-                shape = (rows.shape[0], *held)
+        for i, local_shape in enumerate(self._local_shapes):
+            if i in self.reordered or not local_shape:
+                shape = (rows.shape[0], *local_shape)
                 strides = (rows.stride(0), *self.strides[i])
                 parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
@@ -206,7 +206,7 @@ class Layout:
             for i in self.reordered:
                 current = parts[i].stride()
                 strides = self.strides[i]
-                if current != strides and not _same_order(self._held[i], strides, current):
+                if current != strides and not _same_order(self._local_shapes[i], strides, current):
                     break
                 parts[i] = parts[i].as_strided((self._sizes[i],), (1,))
             else:
