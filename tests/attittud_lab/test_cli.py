@@ -31,8 +31,7 @@ def elsewhere(tmp_path, monkeypatch):
         ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),
     ],
 )
-def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys):
     code, out, err = run(*arguments, capsys=capsys)
     assert code == 2
     assert out == ""

@@ -11,27 +11,25 @@ import pytest
 from attittud_lab import files
 from attittud_lab.errors import InputError
 
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+
+@pytest.mark.parametrize(
+    ("failure", "refusal", "words"),
+    [(FULL, InputError, r"a\.json.*disk is full"), (KeyboardInterrupt(), KeyboardInterrupt, None)],
+    ids=["full disk", "Ctrl-C"],
+)
+def test_a_failure_in_mid_write_leaves_nothing_half_written(
+    tmp_path, monkeypatch, failure, refusal, words
+):
+    def fails(_handle: int) -> None:
+        raise failure
+
     (tmp_path / "a.json").write_text("old")
-
-    def full(_handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"a\.json.*disk is full"):
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(refusal, match=words):
         files.write_json(tmp_path / "a.json", {"new": 1})
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
-
-
-def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def interrupted(_handle: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        files.write_json(tmp_path / "a.json", {"new": 1})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path):
@@ -74,16 +72,20 @@ def test_a_file_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
         files.remove(tmp_path / "a.json")
 
 
+OTHER_PROCESS = """
+import sys, pathlib
+from attittud_lab.files import only_one_process
+with only_one_process(pathlib.Path(sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_second_process_in_a_folder_is_refused(tmp_path):
-    code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
-    code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin and other.stdout and other.stdout.readline()
-        with (
-            pytest.raises(InputError, match="another process is training in this folder"),
-            files.only_one_process(tmp_path),
-        ):
+        with pytest.raises(InputError, match="another process"), files.only_one_process(tmp_path):
             pass
         other.stdin.close()
     with files.only_one_process(tmp_path):

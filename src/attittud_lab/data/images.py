@@ -154,12 +154,18 @@ def _blamed(problem: str) -> Iterator[None]:
 
 def _look(raw: Raw | Deep, where: str) -> tuple[int, bool]:
     """Return the shorter side of a picture, and whether it is grey."""
-    if isinstance(raw, Deep):
-        return _look(raw.picture, where)
-    if isinstance(raw, np.ndarray):
-        return min(raw.shape[1:]), raw.shape[0] == 1
-    with _open(raw, where) as image:
+    picture, _ = _unwrapped(raw)
+    if isinstance(picture, np.ndarray):
+        return min(picture.shape[1:]), picture.shape[0] == 1
+    with _open(picture, where) as image:
         return min(image.size), image.mode in _GREY or is_deep(image)
+
+
+def _unwrapped(raw: Raw | Image.Image | Deep) -> tuple[Any, int | None]:
+    """Return an image, and the value of white in it if this was decided."""
+    if isinstance(raw, Deep):
+        return raw.picture, raw.white
+    return raw, None
 
 
 def _open(raw: Raw, where: str) -> Image.Image:
@@ -184,27 +190,19 @@ def _name(raw: Raw | Image.Image, where: str) -> str:
     return f"{where}: an image"
 
 
-def decode(
-    raw: Raw | Image.Image | Deep, pixels: Pixels, where: str, white: int | None = None
-) -> npt.NDArray[np.uint8]:
-    """Return one image as C x H x W. An image that a caller has opened stays open and as it is.
-
-    `white` is the value of white in a grey picture of more than 8 bits; None: not decided.
-    """
-    if isinstance(raw, Deep):
-        return decode(raw.picture, pixels, where, raw.white)
+def decode(raw: Raw | Image.Image | Deep, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
+    """Return one image as C x H x W. An image that a caller has opened stays open and as it is."""
+    picture, white = _unwrapped(raw)
     shape = (pixels.size, pixels.size)
-    mode = "RGB"
-    if pixels.channels == 1:
-        mode = "L"
-    if isinstance(raw, np.ndarray):
-        if raw.shape == (pixels.channels, *shape):
-            return raw
+    mode = {1: "L", 3: "RGB"}[pixels.channels]
+    if isinstance(picture, np.ndarray):
+        if picture.shape == (pixels.channels, *shape):
+            return picture
         # Pillow has no axis for the channel of a grey picture, and the last axis for colours.
-        array = raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)
+        array = picture[0] if picture.shape[0] == 1 else picture.transpose(1, 2, 0)
         image = Image.fromarray(array).convert(mode)
     else:
-        image = _converted(raw, mode, shape, where, white)
+        image = _converted(picture, mode, shape, where, white)
     if image.size != shape:
         # The middle square: scaling both sides differently would distort the picture.
         side = min(image.size)
@@ -222,7 +220,8 @@ def _converted(
     raw: Raw | Image.Image, mode: str, shape: tuple[int, int], where: str, white: int | None
 ) -> Image.Image:
     """Return an encoded or opened image upright and in this mode, and no smaller than `shape` if it
-    can be decoded so.
+    can be decoded so. `white` is the value of white in a grey picture of more than 8 bits; None if
+    training saw no such picture.
     """
     name = _name(raw, where)
     if isinstance(raw, Image.Image):

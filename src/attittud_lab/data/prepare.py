@@ -249,22 +249,19 @@ class _Encoder:
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """Return the task of an auxiliary source, whose examples may be `decoded` already."""
         source = self.config.auxiliary[name]
-        classes = part.classes
         several = part.labels is not None and part.labels.ndim > 1
         objective = objective_for(several=several, name=source.objective)
         rules = OBJECTIVES[objective]
         examples = decoded or self.examples(part, blocks=rules.blocks)
-        if rules.make is not None:
-            examples, classes = rules.make(examples)
         packed = rules.blocks and self.reader is not None and self.reader.pack
-        task = Task(name, objective, classes, examples, packed=packed)
+        task = Task(name, objective, part.classes, examples, packed=packed)
         if not source.share_head:
             return task
         if not can_share(task, primary):
-            problem = (
-                f"its classes ({listed(classes, 10) or 'none'}) differ from the primary task's"
-            )
-            raise InputError(f"data.auxiliary.{name}.share_head: {problem}; leave share_head out")
+            culprit = f"data.auxiliary.{name}.share_head"
+            classes = listed(part.classes, 10) or "none"
+            problem = f"{culprit}: its classes ({classes}) differ from the primary task's"
+            raise InputError(f"{problem}; leave share_head out")
         return sharing(task, primary)
 
 

@@ -163,16 +163,18 @@ class Order:
         without waiting for a device.
         """
         if size > MOST_REPEATED * self.n:
-            problem = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
-            advice = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
-            raise InputError(f"{problem}; {advice}")
+            problem = f"a batch of {self.stream} asks for {size:,} examples"
+            advice = f"lower its batch size to at most {MOST_REPEATED * self.n:,}"
+            only = f"but there are only {self.n:,}"
+            raise InputError(f"{problem}, {only}; {advice}: more only repeats them")
         start = step * size
         end = start + size
         parts = []
         while start < end:
             epoch, offset = divmod(start, self.n)
-            on_device, in_main_memory = self._permutation(epoch, size)
-            order = in_main_memory if in_memory else on_device
+            order, in_main_memory = self._permutation(epoch, size)
+            if in_memory:
+                order = in_main_memory
             part = order[offset : offset + end - start]
             parts.append(part)
             start += len(part)
@@ -246,8 +248,6 @@ class Objective:
     """Whether texts are read whole, in blocks; otherwise only the beginning of each text is
     read.
     """
-    make: Callable[[Examples], tuple[Examples, list[str]]] | None = None
-    """Makes targets, and the names of their classes, from examples without labels."""
     several: bool = False
     """Whether an example may have several labels at once, which are a list of 0 and 1."""
     metric: str = "accuracy"
@@ -294,11 +294,11 @@ def objective_for(*, several: bool, name: str = "classify") -> str:
     """Return the objective `name`, or the one that replaces it if examples have several labels at
     once.
     """
-    if not several:
-        return name
-    return next(
-        other for other, objective in OBJECTIVES.items() if objective.derived and objective.several
-    )
+    if several:
+        for other, objective in OBJECTIVES.items():
+            if objective.derived and objective.several:
+                return other
+    return name
 
 
 def find_objective(name: str, where: str) -> Objective:
