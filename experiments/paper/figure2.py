@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
-from .claims import Claim, claim_table, difference_cells, spread_falls, table
+from .claims import Claim, claim_table, spread_falls
 from .plots import shown
-from .rows import Part, Row, part
-from .tables import cells
+from .rows import Row, part
+from .tables import difference_cells, summary_cells, table
 
 SAMPLES = """\
 Accuracy against m, the number of examples that build the basis, with rank 5, (1, 0, 0) and primary_weight 0.01. In the paper the
@@ -21,100 +21,96 @@ RANK_CLAIMS = [
     Claim("with 50 per class, rank 5 is better than 40", "50/5", "50/40"),
     Claim("with 1,000 per class, rank 40 is better than 5", "1000/40", "1000/5"),
 ]
+SIZES = (50, 1000)
+"""Primary examples per class."""
 
 
-def numbered(labels: Iterable[str], key: str, usual: int) -> dict[int, str]:
-    """Labels of `orthogonal` by the number that they give for `key`."""
-    label_of = {}
-    for label in labels:
+@dataclass(frozen=True)
+class Panel:
+    """Runs of `orthogonal` in which one number varies, and multitask in the same setting."""
+
+    multitask: Row
+    rows: dict[int, Row]
+    """By that number, in ascending order."""
+
+
+def panel(experiment: str, name: str, key: str, usual: int) -> Panel:
+    """Read a part whose labels give the number as `key`, if it is not the `usual` one."""
+    results = part(experiment, name)
+    rows = {}
+    for label, row in results.rows.items():
         if label.startswith("orthogonal"):
-            text = label.partition(f"{key}=")[2].partition("-")[0]
-            label_of[int(text) if text else usual] = label
-    return dict(sorted(label_of.items()))
+            number = label.partition(f"{key}=")[2].partition("-")[0]
+            rows[int(number or usual)] = row
+    return Panel(results.rows["multitask"], dict(sorted(rows.items())))
 
 
-def samples_part() -> tuple[Part, dict[int, str]]:
-    """What has been run, and its labels by m."""
-    results = part("figure2-samples", "figure2-samples")
-    return results, numbered(results.tried, "basis_batch", 100)
+def samples_panel() -> Panel:
+    """By m."""
+    return panel("figure2-samples", "figure2-samples", "basis_batch", 100)
 
 
-def rank_parts() -> dict[int, tuple[Part, dict[int, str]]]:
-    """For 50 and for 1,000 examples per class what has been run, and its labels by rank."""
-    parts = {size: part("figure2-rank", f"figure2-rank-{size}") for size in (50, 1000)}
-    return {size: (results, numbered(results.tried, "rank", 10)) for size, results in parts.items()}
-
-
-def with_results(results: Part, labels: dict[int, str]) -> dict[int, Row]:
-    return {
-        number: results.rows[label] for number, label in labels.items() if label in results.rows
-    }
-
-
-def by_samples() -> dict[int, Row]:
-    return with_results(*samples_part())
+def rank_panels() -> dict[int, Panel]:
+    """For 50 and for 1,000 examples per class, by rank."""
+    return {size: panel("figure2-rank", f"figure2-rank-{size}", "rank", 10) for size in SIZES}
 
 
 def samples_rows() -> dict[str, Row]:
     """What claims are about, by m."""
-    results, labels = samples_part()
-    return {
-        str(m): results.claimed[label] for m, label in labels.items() if label in results.claimed
-    }
+    return {str(m): row for m, row in samples_panel().rows.items()}
 
 
 def rank_rows() -> dict[str, Row]:
     """What claims are about, by examples per class and rank."""
     rows = {}
-    for size, (results, labels) in rank_parts().items():
-        for k, label in labels.items():
-            if label in results.claimed:
-                rows[f"{size}/{k}"] = results.claimed[label]
+    for size, results in rank_panels().items():
+        for rank, row in results.rows.items():
+            rows[f"{size}/{rank}"] = row
     return rows
 
 
-def ends() -> list[str]:
+def ends() -> str:
     """Rank 1 against 40, which the figure suggests and nobody had asked."""
-    rows, lines = rank_rows(), []
-    for size in (50, 1000):
-        if f"{size}/1" in rows and f"{size}/40" in rows:
-            difference = rows[f"{size}/1"].minus(rows[f"{size}/40"])
-            if difference is not None:
-                lines.append([f"{size:,}", *difference_cells(difference)])
+    rows = rank_rows()
+    lines = []
+    for size in SIZES:
+        difference = rows[f"{size}/1"].minus(rows[f"{size}/40"])
+        lines.append([f"{size:,}", *difference_cells(difference)])
     head = ["examples per class", "rank 1 minus rank 40, points", "95 %", "n", "p"]
-    return [ENDS, table(head, lines)] if lines else []
+    return table(head, lines)
 
 
 def samples() -> str:
-    results, labels = samples_part()
-    _, verdict, figures = spread_falls(with_results(results, labels))
-    lines = [[str(m), *cells(results, labels.get(m, ""))] for m in (5, 10, 25, 50, 100)]
-    return "\n\n".join(
-        [
-            "## Figure 2, left: examples that build the basis",
-            SAMPLES,
-            table(["m", "ours", "std", "95 %", "n"], lines),
-            claim_table(SAMPLES_CLAIMS, samples_rows()),
-            f"{SPREAD.capitalize()}: {verdict}{f' ({figures})' if figures else ''}.",
-            *shown("samples"),
-        ]
-    )
+    """The section on the left half of the figure."""
+    rows = samples_panel().rows
+    _, outcome, figures = spread_falls(rows)
+    lines = [[str(m), *summary_cells(row.summary)] for m, row in rows.items()]
+    sections = [
+        "## Figure 2, left: examples that build the basis",
+        SAMPLES,
+        table(["m", "ours", "std", "95 %", "n"], lines),
+        claim_table(SAMPLES_CLAIMS, samples_rows()),
+        f"{SPREAD.capitalize()}: {outcome} ({figures}).",
+        shown("samples"),
+    ]
+    return "\n\n".join(sections)
 
 
 def rank() -> str:
-    parts = rank_parts().values()
-    lines = [
-        [str(k), *(cell for results, labels in parts for cell in cells(results, labels.get(k, "")))]
-        for k in (1, 5, 10, 20, 40)
-    ]
+    """The section on the right half of the figure."""
+    few, many = rank_panels().values()
+    lines = []
+    for number, row in few.rows.items():
+        cells = summary_cells(row.summary) + summary_cells(many.rows[number].summary)
+        lines.append([str(number), *cells])
     head = ["rank", "50 per class", "std", "95 %", "n", "1,000 per class", "std", "95 %", "n"]
-    return "\n\n".join(
-        [
-            "## Figure 2, right: the rank of the basis",
-            RANK,
-            table(head, lines),
-            claim_table(RANK_CLAIMS, rank_rows()),
-            *ends(),
-            *shown("rank"),
-        ]
-    )
+    sections = [
+        "## Figure 2, right: the rank of the basis",
+        RANK,
+        table(head, lines),
+        claim_table(RANK_CLAIMS, rank_rows()),
+        ENDS,
+        ends(),
+        shown("rank"),
+    ]
+    return "\n\n".join(sections)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from experiments.reproduce.results import read_lines
+from experiments.reproduce.results import Line, read_lines
 
-from . import multicifar, multicifar_portfolio, printed, table1, table3
-from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
+from . import multicifar, printed, table1, table3
+from .claims import Claim, judged, spread_falls
 from .figure2 import (
     RANK_CLAIMS,
     SAMPLES_CLAIMS,
     SPREAD,
-    by_samples,
     rank,
     rank_rows,
     samples,
+    samples_panel,
     samples_rows,
 )
 from .plots import DOCS, PLOTS, draw
@@ -30,11 +28,12 @@ from .table2 import (
     NAMES,
     TABLE2_CLAIMS,
     everything,
-    outcome,
+    summed_up,
     table2,
     with_chosen,
 )
 from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
+from .tables import against_paper, table
 
 PAGE = DOCS / "reproduction.md"
 
@@ -83,83 +82,80 @@ shared the device, each counts with its share of the minutes."""
 
 
 def page() -> str:
-    """The whole page; what was not run yet says so."""
-    vision = [table2(), table4(), samples(), rank(), captured()]
+    """The whole page. All experiments must have been run."""
     sections = [
         ABOUT,
         in_short(),
         READING,
-        *vision,
+        table2(),
+        table4(),
+        samples(),
+        rank(),
+        captured(),
         multicifar.section(),
-        multicifar_portfolio.section(),
         table1.section(),
         table3.section(),
-        *diverged(),
+        diverged(),
         costs(),
         protocol(),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def in_short() -> str:
     """Every claim with its outcome, and our means with the paper's; one line for a study on other
     data with one outcome.
     """
-    results, column = everything(), multicifar.column()
+    results = everything()
+    column = multicifar.column()
     rows = with_chosen(results)
-    groups = [
-        ("Table 2", TABLE2_CLAIMS, rows),
-        ("Table 2", CHOSEN_CLAIMS, rows),
-        ("Table 2, beyond the paper", MORE_CLAIMS, rows),
-        ("Table 4", TABLE4_CLAIMS, best_rows()),
-        ("Figure 2", SAMPLES_CLAIMS, samples_rows()),
-        ("Figure 2", RANK_CLAIMS, rank_rows()),
-        ("Figure 3", FIGURE3_CLAIMS, shares()),
-        ("Table 2, MultiCifar100", multicifar.CLAIMS, column.claimed),
-    ]
-    every = [line for group in groups for line in verdicts(*group)]
-    n, verdict, _ = spread_falls(by_samples())
-    place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
-    every.insert(place, ["Figure 2", SPREAD, str(n), verdict])
-    n, verdict, _ = multicifar.best_verdict(column)
-    every.append(["Table 2, MultiCifar100", multicifar.BEST, str(n), verdict])
-    elsewhere = [*table1.groups(), ("Table 3, other data", table3.CLAIMS, table3.rows().claimed)]
-    others = [verdicts(*group) for group in elsewhere]
-    count = Counter(line[-1] for line in itertools.chain(every, *others))
-    waiting = count.pop(MISSING, 0)
-    counted = ", ".join(f"*{verdict}* {n}" for verdict, n in count.most_common())
+    on_multicifar = "Table 2, MultiCifar100"
     lines = [
-        [*line, f"**{verdict}**" if "hold" in verdict else verdict]
-        for *line, verdict in itertools.chain(every, *map(at_once, others))
-        if verdict != MISSING
+        *verdicts("Table 2", TABLE2_CLAIMS, rows),
+        *verdicts("Table 2", CHOSEN_CLAIMS, rows),
+        *verdicts("Table 2, beyond the paper", MORE_CLAIMS, rows),
+        *verdicts("Table 4", TABLE4_CLAIMS, best_rows()),
+        *verdicts("Figure 2", SAMPLES_CLAIMS, samples_rows()),
     ]
-    bullets = [*outcome(results), *multicifar.outcome(column)]
-    means = [
-        [NAMES.get(label, name), *beside(results.rows.get(label), mean, half)]
-        for label, (name, mean, half) in printed.TABLE2.items()
+    seeds, outcome, _ = spread_falls(samples_panel().rows)
+    lines.append(["Figure 2", SPREAD, str(seeds), outcome])
+    lines += verdicts("Figure 2", RANK_CLAIMS, rank_rows())
+    lines += verdicts("Figure 3", FIGURE3_CLAIMS, shares())
+    lines += verdicts(on_multicifar, multicifar.CLAIMS, column.rows)
+    outcome, _ = multicifar.best_outcome(column)
+    lines.append([on_multicifar, multicifar.BEST, str(multicifar.SUPERCLASSES), outcome])
+    count = Counter(line[-1] for line in lines)
+    on_xrays = ("Table 3, other data", table3.CLAIMS, table3.everything().rows)
+    for group in (*table1.groups(), on_xrays):
+        of_study = verdicts(*group)
+        count.update(line[-1] for line in of_study)
+        lines += at_once(of_study)
+    for line in lines:
+        if "hold" in line[-1]:
+            line[-1] = f"**{line[-1]}**"
+    counted = ", ".join(f"*{outcome}* {n}" for outcome, n in count.most_common())
+    means = []
+    for label, (name, mean, half) in printed.TABLE2.items():
+        ours = results.rows[label].summary
+        agrees = against_paper(ours, mean, half)
+        means.append([NAMES.get(label, name), f"{100 * ours.mean:.1f}", str(mean), agrees])
+    sections = [
+        "## In short",
+        table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
+        "\n".join([summed_up(results), *multicifar.summed_up(column)]),
+        f"We tested {count.total()} claims, the paper's and further ones. Their outcomes are: {counted}.",
+        table(["", "claim", "n", "outcome"], lines),
     ]
-    return "\n\n".join(
-        [
-            "## In short",
-            table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
-            *(["\n".join(bullets)] if bullets else []),
-            f"We tested {sum(count.values())} claims, the paper's and further ones. Their outcomes are: {counted}.",
-            table(["", "claim", "n", "outcome"], lines),
-            *(
-                [f"Claims that wait for their runs, in the sections below: {waiting}."]
-                if waiting
-                else []
-            ),
-        ]
-    )
+    return "\n\n".join(sections)
 
 
 def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[list[str]]:
     """Section, claim, seeds and outcome of each claim."""
-    return [
-        [where, claim.text, "" if difference is None else str(difference.n), verdict]
-        for claim, difference, verdict in judged(claims, rows)
-    ]
+    lines = []
+    for judgement in judged(claims, rows):
+        seeds = str(judgement.difference.n)
+        lines.append([where, judgement.claim.text, seeds, judgement.outcome])
+    return lines
 
 
 def at_once(lines: list[list[str]]) -> list[list[str]]:
@@ -170,84 +166,82 @@ def at_once(lines: list[list[str]]) -> list[list[str]]:
     return lines
 
 
-def beside(ours: Row | None, mean: float, half: float) -> list[str]:
-    """Our mean, the paper's, and whether the intervals agree."""
-    if ours is None:
-        return [MISSING, str(mean), ""]
-    return [f"{100 * ours.summary.mean:.1f}", str(mean), against_paper(ours.summary, mean, half)]
-
-
-def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
+def every_line() -> Iterator[tuple[str, Line]]:
     """All results, with the experiment of each."""
-    return (
-        (path.stem, line) for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path)
-    )
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        for line in read_lines(path):
+            yield path.stem, line
 
 
-def diverged() -> list[str]:
+def every_run() -> Iterable[tuple[str, Line]]:
+    """The same, each run once: other parts may have a copy of its line."""
+    runs: dict[str, tuple[str, Line]] = {}
+    for experiment, line in every_line():
+        runs.setdefault(line["fingerprint"], (experiment, line))
+    return runs.values()
+
+
+def diverged() -> str:
     """Every run without a result, so that none is silently missing from a table; empty where all
     have results.
     """
-    by_fingerprint = {  # once, though other parts may have a copy of the line
-        line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
-        for experiment, line in every_line()
-        if line.get("diverged") is not None
-    }
-    lines = by_fingerprint.values()
-    head = ["experiment", "run", "what happened"]
+    lines = []
+    for experiment, line in every_run():
+        if line.get("diverged") is not None:
+            lines.append([experiment, f"`{line['run']}`", line["diverged"]])
+    if not lines:
+        return ""
     about = (
         "No mean counts these runs, and no search can choose them; the tables have the other seeds."
     )
-    return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
+    runs = table(["experiment", "run", "what happened"], lines)
+    return f"## Runs that diverged\n\n{about}\n\n{runs}"
+
+
+YES_OR_NO = {True: "yes", False: "no"}
 
 
 def costs() -> str:
     """Minutes of the device by experiment and machine."""
-    by_fingerprint: dict[str, tuple[str, dict[str, Any]]] = {}
-    for experiment, line in every_line():  # other parts may have a copy of the line
-        by_fingerprint.setdefault(line["fingerprint"], (experiment, line))
-    runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for experiment, line in by_fingerprint.values():
-        about: dict[str, Any] = line["made_with"]
+    runs: dict[tuple[str, ...], list[Line]] = {}
+    for experiment, line in every_run():
+        about = line["made_with"]
         key = (
             experiment,
             about["device"],
             f"torch {about['torch']}, revision {about.get('revision', 'unknown')}",
-            "yes" if about.get("compiled") else "no",
-            "yes" if about["repeatable"] else "no",
+            YES_OR_NO[about.get("compiled", False)],
+            YES_OR_NO[about["repeatable"]],
             str(about.get("side_by_side", 1)),
         )
         runs.setdefault(key, []).append(line)
-    if not runs:
-        return f"## What it cost\n\nNothing has been run: {MISSING}."
     lines = [[*key, str(len(some)), f"{minutes(some):.1f}"] for key, some in runs.items()]
     head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit"]
     head += ["side by side", "runs", "minutes"]
-    count = len(by_fingerprint)
-    in_all = minutes(line for _, line in by_fingerprint.values())
-    one = " (a portfolio counts as one)" if multicifar_portfolio.lines() else ""
-    text = f"In all, {count} runs{one} took {in_all:.1f} minutes. {five_rows()}"
-    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), text, *made_again()])
+    every = [line for _, line in every_run()]
+    text = (
+        f"In all, {len(every)} runs (a portfolio counts as one) took {minutes(every):.1f} minutes. "
+        f"{five_rows()}"
+    )
+    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), text, made_again()])
 
 
-def made_again() -> list[str]:
-    """Whether runs of which there is more than one line had the same figures each time; nothing
-    where there is none.
-    """
-    every: dict[str, dict[str, str]] = {}
+def made_again() -> str:
+    """Whether runs that were made more than once had the same figures each time."""
+    figures_of: dict[str, dict[str, str]] = {}
     for _, line in every_line():
         if line.get("diverged") is None:
             figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
             started = line["made_with"].get("started", "")  # other parts have a copy of the line
-            every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
-    times = [list(copies.values()) for copies in every.values() if len(copies) > 1]
-    if not times:
-        return []
-    same = sum(len(set(copies)) == 1 for copies in times)
-    often = f"{len(times)} runs were made more than once, up to {max(map(len, times))} times"
-    return [
-        f"{often}. {same} of these {len(times)} gave the same figures to the last digit every time."
-    ]
+            times = figures_of.setdefault(line["fingerprint"], {})
+            times[started] = json.dumps(figures, sort_keys=True)
+    repeated = [times for times in figures_of.values() if len(times) > 1]
+    same = sum(len(set(times.values())) == 1 for times in repeated)
+    often = f"{len(repeated)} runs were made more than once, up to {max(map(len, repeated))} times"
+    return (
+        f"{often}. {same} of these {len(repeated)} gave the same figures to the last digit every "
+        "time."
+    )
 
 
 def five_rows() -> str:
@@ -263,11 +257,11 @@ def five_rows() -> str:
 def protocol() -> str:
     """The protocols as they were written down, below this page's headings."""
     texts = []
-    for path in sorted(
-        HERE.glob("protocol*.md"), key=lambda path: path.stem
-    ):  # the first tables come first
+    # By their stems, so that the first tables come first.
+    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):
         title, _, text = path.read_text(encoding="utf-8").partition("\n")
-        texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
+        lower = text.replace("\n## ", "\n### ").rstrip()
+        texts.append(f"#{title}\n{lower}")
     return "\n\n".join(texts)
 
 

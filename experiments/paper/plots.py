@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attittud_lab.statistics import FEWEST, Difference, Summary
+from attittud_lab.statistics import FEWEST, Summary
+from experiments.reproduce.results import Line
 
 from . import printed
-from .rows import Part, Row
+from .rows import Row
+
+if TYPE_CHECKING:
+    from .figure2 import Panel
 
 DOCS = Path(__file__).parents[2] / "docs" / "appendix"
 PLOTS = DOCS / "reproduction"
 
 
-def shown(name: str, text: str = "") -> list[str]:
-    """A figure in the page, if there is one; `text` is for those who cannot see it."""
-    if (PLOTS / f"{name}.svg").exists():
-        return [f"![{text or name}](reproduction/{name}.svg)"]
-    return []
+def shown(name: str, text: str = "") -> str:
+    """A figure in the page; `text` is for those who cannot see it."""
+    return f"![{text or name}](reproduction/{name}.svg)"
 
 
 def draw(folder: Path) -> None:
-    """Draw the figures for which there are runs."""
-    from .figure2 import rank_parts, samples_part
-    from .table4 import everything, labels
+    """Draw all figures."""
+    from .figure2 import rank_panels, samples_panel
 
     _beside_multitask(folder / "cat-vs-dog.svg")
-    table4 = everything().rows
-    curves = {
-        basis: [row for label in labels(basis) if (row := table4.get(label))]
-        for basis in printed.TABLE4
-        if basis != "canonical"
-    }
     _by_superclass(folder / "multicifar100.svg")
-    _lines({50: samples_part()}, "examples m that build the basis", folder / "samples.svg")
-    _lines(rank_parts(), "rank", folder / "rank.svg")
-    if any(curves.values()):
-        _captured({basis: rows for basis, rows in curves.items() if rows}, folder / "captured.svg")
+    _lines({50: samples_panel()}, "examples m that build the basis", folder / "samples.svg")
+    _lines(rank_panels(), "rank", folder / "rank.svg")
+    _captured(folder / "captured.svg")
 
 
 FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
@@ -49,9 +44,15 @@ DASHED: dict[str, Any] = {"color": "#999999", "linestyle": "--", "linewidth": 1}
 """Multitask."""
 
 
-def _half(interval: Summary | Difference) -> float:
+def _half(interval: Summary) -> float:
     """Return half of the interval, in points."""
-    return 100 * (interval.high - interval.mean) if interval.n >= FEWEST else 0.0
+    if interval.n < FEWEST:
+        return 0.0
+    return 100 * (interval.high - interval.mean)
+
+
+def _percent(values: Iterable[float]) -> list[float]:
+    return [100 * value for value in values]
 
 
 def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
@@ -77,54 +78,35 @@ def _save(figure: Any, path: Path, legend: Any = None, columns: int = 1) -> None
 
 def _draw_accuracies(axes: Any, height: float, label: str, row: Row) -> None:
     """Draw a row of Table 2: its seeds, their mean with its interval and, below, the paper's."""
-    values = [100 * value for value in row.test.values()]
+    values = _percent(row.test.values())
     axes.plot(values, [height] * len(values), "o", **FAINT)
     ours = row.summary
     axes.errorbar(100 * ours.mean, height, xerr=_half(ours), label="ours, and its seeds", **SOLID)
-    if label not in printed.TABLE2:
-        return
-    _, mean, half = printed.TABLE2[label]
-    axes.errorbar(
-        mean,
-        height - 0.3,
-        xerr=half,
-        fmt="D",
-        capsize=2,
-        color="#cc6677",
-        markersize=4,
-        label="paper",
-    )
+    if label in printed.TABLE2:
+        _, mean, half = printed.TABLE2[label]
+        look = {"fmt": "D", "capsize": 2, "color": "#cc6677", "markersize": 4, "label": "paper"}
+        axes.errorbar(mean, height - 0.3, xerr=half, **look)
 
 
 def _beside_multitask(path: Path) -> None:
-    """Draw two pictures of Table 2, with a line for each row that has runs: on the left its
-    accuracies, ours and the paper's; on the right how far it is from multitask over the seeds of
-    both.
+    """Draw two pictures of Table 2, with a line for each row: on the left its accuracies, ours and
+    the paper's; on the right how far it is from multitask over the seeds of both.
     """
     from .table2 import NAMES, everything
 
-    row_of = everything().rows
+    rows = everything().rows
     names = {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
-    rows = {}  # from the lowest line of the picture to the highest
-    for label in reversed(names):
-        if label in row_of and row_of[label].runs:
-            rows[label] = row_of[label]
-    if "multitask" not in rows or len(rows) < 2:
-        return
-    figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
-    for height, (label, row) in enumerate(rows.items()):
-        _draw_accuracies(left, height, label, row)
-        difference = row.minus(rows["multitask"])
-        if label != "multitask" and difference is not None:
-            right.errorbar(100 * difference.mean, height, xerr=_half(difference), **SOLID)
-            right.annotate(
-                f"{difference.n} seeds",
-                (1.02, height),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                fontsize=7,
-            )
-    left.set_yticks(range(len(rows)), [names[label] for label in rows])
+    labels = [*reversed(names)]  # from the lowest line of the picture to the highest
+    figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(labels))
+    for height, label in enumerate(labels):
+        _draw_accuracies(left, height, label, rows[label])
+        if label == "multitask":
+            continue
+        difference = rows[label].minus(rows["multitask"])
+        right.errorbar(100 * difference.mean, height, xerr=_half(difference), **SOLID)
+        place = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 7}
+        right.annotate(f"{difference.n} seeds", (1.02, height), **place)
+    left.set_yticks(range(len(labels)), [names[label] for label in labels])
     left.set(xlabel="test accuracy, 95 % interval", title="Cat-vs-Dog")
     right.set(
         xlabel="points, 95 % interval",
@@ -145,19 +127,17 @@ def _by_superclass(path: Path) -> None:
     """Draw every row of MultiCifar100 on every superclass, and how far those with auxiliary data
     are from multitask.
     """
-    from .multicifar import SHORT, column, complete
+    from .multicifar import SHORT, column
 
-    results = column()
-    if not complete(results):
-        return
-    rows = {label: results.rows[label] for label in SHORT}
+    rows = column().rows
     looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
-    test = {label: row.test for label, row in rows.items()}
-    order = sorted(test["multitask"], key=lambda name: test["multitask"][name])
+    multitask = rows["multitask"].test
+    order = sorted(multitask, key=lambda name: multitask[name])
     figure, (left, right) = _figure(9, 2, height=1 + 0.34 * len(order))
-    for n, (label, (color, marker)) in enumerate(looks.items()):
-        shift = 0.11 * (len(looks) / 2 - 0.5 - n)  # rows that are equal must not hide each other
-        accuracies = [100 * test[label][name] for name in order]
+    for number, (label, (color, marker)) in enumerate(looks.items()):
+        # Rows that are equal must not hide each other.
+        shift = 0.11 * (len(looks) / 2 - 0.5 - number)
+        accuracies = _percent(rows[label].test[name] for name in order)
         heights = [at + shift for at in range(len(order))]
         look = {"color": color, "markersize": 3.5, "linestyle": ""}
         left.plot(accuracies, heights, marker, label=SHORT[label], **look)
@@ -165,16 +145,16 @@ def _by_superclass(path: Path) -> None:
     left.set(xlabel="test accuracy, %", title="MultiCifar100", ylim=(-0.6, len(order) - 0.4))
     for at in range(1, len(order)):
         left.axhline(at - 0.5, color="#dddddd", linewidth=0.5, zorder=0)
-    compared = [label for label in rows if label not in ("primary_only", "multitask")]
-    for at, label in enumerate(reversed(compared)):
+    compared = [label for label in SHORT if label not in ("primary_only", "multitask")]
+    compared.reverse()
+    for at, label in enumerate(compared):
         difference = rows[label].minus(rows["multitask"])
-        assert difference is not None
         color, marker = looks[label]
-        pairs = [100 * (test[label][name] - test["multitask"][name]) for name in order]
-        right.plot(pairs, [at - 0.1] * len(pairs), "o", **FAINT | {"color": color})
+        points = _percent(rows[label].test[name] - multitask[name] for name in order)
+        right.plot(points, [at - 0.1] * len(points), "o", **FAINT | {"color": color})
         look = SOLID | {"fmt": marker, "color": color}
         right.errorbar(100 * difference.mean, at, xerr=_half(difference), **look)
-    right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
+    right.set_yticks(range(len(compared)), [SHORT[label] for label in compared])
     right.set(
         xlabel="points by superclass, mean with 95 % interval",
         title="less multitask",
@@ -184,56 +164,46 @@ def _by_superclass(path: Path) -> None:
     _save(figure, path, left.get_legend_handles_labels(), columns=4)
 
 
-def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:
-    """Means with intervals, every seed as a faint dot, and multitask's mean in the same setting to
-    compare with.
+def _lines(panels: dict[int, Panel], xlabel: str, path: Path) -> None:
+    """Draw a panel for each number of examples per class: means with intervals, every seed as a
+    faint dot, and multitask's mean in the same setting to compare with.
     """
-    from .figure2 import with_results
-
-    panels = {
-        size: (results, rows)
-        for size, (results, labels) in parts.items()
-        if (rows := with_results(results, labels))
-    }
-    if not panels:
-        return
     figure, axes = _figure(3.6 * len(panels), len(panels))
-    for ax, (size, (results, rows)) in zip(axes, panels.items(), strict=True):
-        if "multitask" in results.rows:
-            mean = 100 * results.rows["multitask"].summary.mean
-            ax.axhline(mean, label="multitask, primary_weight 1", **DASHED)
-        dots = [
-            (1.08 * number, 100 * value)
-            for number, row in rows.items()
-            for value in row.test.values()
-        ]
-        ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **FAINT)
-        summaries = [row.summary for row in rows.values()]
-        half = [_half(summary) for summary in summaries]
-        means = [100 * s.mean for s in summaries]
+    for ax, (size, panel) in zip(axes, panels.items(), strict=True):
+        mean = 100 * panel.multitask.summary.mean
+        ax.axhline(mean, label="multitask, primary_weight 1", **DASHED)
+        x: list[float] = []
+        y: list[float] = []
+        for number, row in panel.rows.items():
+            values = _percent(row.test.values())
+            x += [1.08 * number] * len(values)
+            y += values
+        ax.plot(x, y, "o", label="its seeds", **FAINT)
+        summaries = [row.summary for row in panel.rows.values()]
+        means = _percent(summary.mean for summary in summaries)
         line = SOLID | {"fmt": "o-", "label": "ATTITTUD (1, 0, 0)"}
-        ax.errorbar(list(rows), means, yerr=half, **line)
-        ax.set(
-            xlabel=what,
-            ylabel="test accuracy, 95 % interval",
-            title=f"{size:,} per class",
-            xscale="log",
-        )
-        ax.set_xticks(list(rows), [str(number) for number in rows])
+        ax.errorbar(list(panel.rows), means, yerr=list(map(_half, summaries)), **line)
+        title = f"{size:,} per class"
+        ax.set(xlabel=xlabel, ylabel="test accuracy, 95 % interval", title=title, xscale="log")
+        ax.set_xticks(list(panel.rows), list(map(str, panel.rows)))
         ax.minorticks_off()
     _save(figure, path, axes[0].get_legend_handles_labels(), columns=3)
 
 
-def _captured(groups: dict[str, list[Row]], path: Path) -> None:
+def _captured(path: Path) -> None:
+    """Draw the share of both gradients' squared norm inside each basis, over the steps."""
+    from .table4 import HELD, everything, labels
+
+    rows = everything().rows
     figure, axes = _figure(8, 2)
     for ax, side in zip(axes, ("auxiliary", "primary"), strict=True):
-        for basis, rows in groups.items():
-            curves = [line["curves"] for row in rows for line in row.runs.values()]
-            points = [
-                fmean(values)
-                for values in zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)
-            ]
-            ax.plot(curves[0]["step"], [100 * point for point in points], label=basis)
+        for basis in HELD:
+            lines: list[Line] = []
+            for label in labels(basis):
+                lines += rows[label].runs.values()
+            curves = [line["curves"] for line in lines]
+            points = zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)
+            ax.plot(curves[0]["step"], _percent(map(fmean, points)), label=basis)
         ax.set(
             xlabel="step",
             ylabel="squared norm in the basis, per cent",

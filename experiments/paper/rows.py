@@ -1,5 +1,5 @@
 """Rows of tables from the lines of results: which runs belong together, and which settings a search
-chose.
+chose. All sections begin here.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.statistics import FEWEST, PROPORTION, Difference, Summary, paired, summarise
+from attittud_lab.statistics import PROPORTION, Difference, Summary, paired, summarise
 from attittud_lab.strategies import find, names
 from experiments.reproduce.results import Line, merit, read_lines
 
 HERE = Path(__file__).parents[1]
 CONFIGS = HERE / "configs"
 RESULTS = HERE / "results"
-
 
 Key = int | str
 """What runs are paired by: mostly their seed, in MultiCifar100 their superclass."""
@@ -31,41 +29,30 @@ class Row:
 
     label: str
     changes: str
-    runs: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    """The setting, as the name of a run folder has it."""
+    runs: dict[Key, Line] = field(default_factory=dict)
     diverged: set[Key] = field(default_factory=set)
     """Seeds whose runs have no result, as their loss was not a number any more."""
 
-    def over(self, seeds: Iterable[Key]) -> bool:
-        """Whether all of them have been run, whatever came of it."""
-        return all(seed in self.runs or seed in self.diverged for seed in seeds)
-
-    def whole(self, seeds: Iterable[Key]) -> bool:
-        """Whether all of them have a result, without which a row cannot be chosen."""
-        return all(seed in self.runs for seed in seeds)
-
-    def merit(self, seeds: Sequence[Key]) -> tuple[bool, float, float]:
-        """What rows are chosen by; one that diverged with some seeds is known by the others, the
-        lucky ones.
-        """
-        return not self.diverged, *self.validation(seeds)
+    def has(self, seeds: Iterable[Key]) -> bool:
+        """Whether all of them have a result."""
+        return self.runs.keys() >= set(seeds)
 
     @property
     def settings(self) -> str:
-        """What the row was run with, in short; a head that is not trained chooses the model
+        """What the row was run with, in short. A head that is not trained chooses the model
         whatever was drawn.
         """
         text = readable(self.changes)
-        trained = self.label not in names() or find(self.label).trains_head
-        return text if trained else re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
-
-    @property
-    def metric(self) -> str:
-        """The figure that chose the models of its runs, and that a table shows."""
-        return str(next(iter(self.runs.values()))["result"]["metric"])
+        if self.label in names() and not find(self.label).trains_head:
+            return re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
+        return text
 
     @property
     def test(self) -> dict[Key, float]:
-        return self.figures(self.metric)
+        """The figure that chose the models of the runs, on test, by seed."""
+        first = next(iter(self.runs.values()))
+        return self.figures(first["result"]["metric"])
 
     def figures(self, name: str) -> dict[Key, float]:
         """Another figure on test, such as auc/Edema, by seed."""
@@ -79,19 +66,18 @@ class Row:
         """Mean of the metric and, for ties, the negative mean loss."""
         return merit(self.runs[seed] for seed in seeds)
 
-    def minus(self, other: Row) -> Difference | None:
-        """Paired over the seeds that both have; None where there are too few for an interval."""
-        seeds = sorted(seed for seed in self.runs if seed in other.runs)
-        if len(seeds) < FEWEST:
-            return None
-        return paired([self.test[s] for s in seeds], [other.test[s] for s in seeds], PROPORTION)
+    def minus(self, other: Row) -> Difference:
+        """Paired over the seeds that both have."""
+        seeds = sorted(self.runs.keys() & other.runs.keys())
+        first = [self.test[seed] for seed in seeds]
+        second = [other.test[seed] for seed in seeds]
+        return paired(first, second, PROPORTION)
 
 
 @dataclass
 class Part:
     """What has been run of one comparison."""
 
-    config: Config
     rows: dict[str, Row]
     """By label, with the settings that the search chose."""
     tried: dict[str, list[Row]]
@@ -99,56 +85,48 @@ class Part:
     tuning: Sequence[Key]
     """The seeds that the search was made with."""
 
-    def searched(self, label: str) -> bool:
-        """Whether all settings of a label have been tried."""
-        return sum(row.over(self.tuning) for row in self.tried.get(label, ())) >= draws(self.config)
-
-    def choose(self) -> None:
-        """Fill in the rows: of every label whose search is over the settings with the best mean on
-        validation.
+    def best(self, labels: Sequence[str]) -> Row:
+        """The row that is better on validation over the seeds that all have. One that diverged with
+        a seed comes last: the other seeds are the lucky ones.
         """
-        for label, every in self.tried.items():
-            whole = [row for row in every if row.whole(self.tuning)]
-            if whole and self.searched(label):
-                self.rows[label] = max(whole, key=lambda row: row.validation(self.tuning))
-
-    @property
-    def claimed(self) -> dict[str, Row]:
-        """What claims are judged by: rows with results and, without a run, those that diverged with
-        every setting.
-        """
-        lost = [label for label in self.tried if label not in self.rows and self.searched(label)]
-        return self.rows | {label: Row(label, "") for label in lost}
-
-    def best(self, labels: Sequence[str]) -> Row | None:
-        """The one that is better on validation, over the seeds that all have; none until all are
-        there, or have diverged.
-        """
-        rows = [self.rows[label] for label in labels if label in self.rows]
-        seeds = sorted(set.intersection(*(set(row.runs) for row in rows))) if rows else []
-        over = all(self.searched(label) for label in labels)
-        return max(rows, key=lambda row: row.merit(seeds)) if seeds and over else None
+        rows = [self.rows[label] for label in labels]
+        seeds = sorted(set.intersection(*(set(row.runs) for row in rows)))
+        return max(rows, key=lambda row: (not row.diverged, *row.validation(seeds)))
 
 
 def part(experiment: str, name: str, file: str | None = None, also: Sequence[str] = ()) -> Part:
-    """Read a part of an experiment; one that was not run has no rows.
-
-    `also` are parts with the same search, which have further strategies or seeds.
+    """Read a part of an experiment. `also` are parts with the same search, which have further
+    strategies or seeds; `file` names the configuration, if the part does not.
     """
     config = load(CONFIGS / f"{file or name}.yaml")
-    lines = [
-        line
-        for line in read_lines(RESULTS / f"{experiment}.jsonl")
-        if line["part"] in (name, *also)
-    ]
-    tuning = [config.seed + i for i in range(config.compare.tuning_seeds)]
-    results = Part(config, {}, tries(lines, seed_of), tuning)
-    results.choose()
-    return results
+    lines = []
+    for line in read_lines(RESULTS / f"{experiment}.jsonl"):
+        if line["part"] in (name, *also):
+            lines.append(line)
+    tuning = range(config.seed, config.seed + config.compare.tuning_seeds)
+    return searched_part(experiment, config, tries(lines, seed_of), tuning)
+
+
+def searched_part(
+    experiment: str, config: Config, tried: dict[str, list[Row]], tuning: Sequence[Key]
+) -> Part:
+    """Choose, for every label, the settings with the best mean on validation. Settings with which a
+    run of the search diverged cannot be chosen.
+    """
+    rows = {}
+    for label, every in tried.items():
+        whole = [row for row in every if row.has(tuning)]
+        if len(every) < draws(config) or not whole:
+            raise SystemExit(
+                f"{experiment}: the search of {label} is not finished, or all of its runs "
+                f"diverged; `python -m experiments.reproduce {experiment}` runs what is missing"
+            )
+        rows[label] = max(whole, key=lambda row: row.validation(tuning))
+    return Part(rows, tried, tuning)
 
 
 def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[Row]]:
-    """Return all runs by label and setting; `key` says what the runs of a row differ in."""
+    """Return all runs by label and setting. `key` says what the runs of a row differ in."""
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:
         label, *middle, _, _ = line["run"].split("/")
@@ -158,7 +136,7 @@ def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[R
             row.runs[key(line)] = line
         else:
             row.diverged.add(key(line))
-    return {label: list(some.values()) for label, some in tried.items()}
+    return {label: list(rows.values()) for label, rows in tried.items()}
 
 
 def minutes(lines: Iterable[Line]) -> float:
@@ -171,23 +149,21 @@ def seed_of(line: Line) -> int:
 
 
 def draws(config: Config) -> int:
-    """Settings that every strategy is tried with."""
+    """The fewest settings that a strategy is tried with; some have a fixed `primary_weight`."""
     possible = 1
     for path, values in config.compare.space.items():
-        possible *= 1 if path == "strategy.primary_weight" else len(values)
+        if path != "strategy.primary_weight":
+            possible *= len(values)
     return min(config.compare.draws, possible)
 
 
 def readable(changes: str) -> str:
     """The settings of a row's run folder, in short."""
+    for section in ("training", "model", "strategy"):
+        changes = changes.replace(f"-{section}.", f" {section}.")
     words = []
-    for text in (
-        changes.replace("-training.", " training.")
-        .replace("-model.", " model.")
-        .replace("-strategy.", " strategy.")
-        .split()
-    ):
-        path, _, value = text.partition("=")
+    for change in changes.split():
+        path, _, value = change.partition("=")
         words.append(f"{_SHORT.get(path, path)} {value}")
     return ", ".join(words)
 

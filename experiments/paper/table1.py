@@ -4,15 +4,13 @@ swapped text.
 
 from __future__ import annotations
 
-import itertools
-
+from experiments.reproduce.results import read_lines
 from experiments.reproduce.text import FOLDERS, LABELS, part_name
 
 from . import printed
-from . import rows as reader
-from .claims import MISSING, Claim, claim_table, table
-from .rows import Part, Row, part
-from .tables import beside_paper, beyond_paper, searched
+from .claims import Claim, claim_table
+from .rows import RESULTS, Part, Row, minutes, part
+from .tables import beside_paper, beyond_paper, searched, table
 
 ABOUT = """\
 Figures are macro-F1. A MiniLM encoder of 22.7 million parameters replaces RoBERTa. The data are IMDB reviews, and a small
@@ -26,7 +24,7 @@ SIZES = {"500": "500 labels", "full": "all labels"}
 SWAPPED = "swapped, "
 ETAS = {"flip": "ATTITTUD (1, 1, −1)", "orthogonal": "ATTITTUD (1, 0, 0)"}
 _MORE = {**ETAS, "multitask": "multitask", "auto": "`auto`"}
-MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in _MORE.items()}}
+MORE = _MORE | {SWAPPED + label: f"{name}, swapped text" for label, name in _MORE.items()}
 OURS, PLAIN = "ours", "primary_only"
 _NAMES = {
     PLAIN: "plain fine-tuning",
@@ -52,106 +50,101 @@ graphs. Without graphs, launching kernels takes most of the time, and `hooks` la
 
 def claims(task: str) -> list[Claim]:
     """The paper's, with its differences and in its order; then what a baseline and `auto` have to
-    say.
+    say. Each for the task's own text and for swapped text.
     """
-    means = {label: mean for label, (_, mean, _) in printed.TABLE1[task].items()}
-
-    def better(where: str, first: str, second: str) -> Claim:
-        if first in means and second in means:
-            points = round(means[first] - means[second], 1)
-        else:
-            points = None
-        if points is not None and points < 0:  # what the paper found is the opposite
-            first, second, points = second, first, -points
-        names = [_NAMES[label.removeprefix(SWAPPED)] for label in (first, second)]
-        return Claim(f"{where}{names[0]} beats {names[1]}", first, second, points)
-
-    pairs = [("pretrain", PLAIN), (OURS, PLAIN), (OURS, "pretrain")]
-    more = [(OURS, "multitask"), ("auto", PLAIN)]
-
-    def other(label: str) -> str:
-        return label if label == PLAIN else SWAPPED + label
-
     every = []
-    for some in (pairs, more):
-        every += [better("", first, second) for first, second in some]
-        every += [better("swapped text: ", other(first), other(second)) for first, second in some]
+    for pairs in (
+        [("pretrain", PLAIN), (OURS, PLAIN), (OURS, "pretrain")],
+        [(OURS, "multitask"), ("auto", PLAIN)],
+    ):
+        every += [claim(task, "", "", first, second) for first, second in pairs]
+        every += [claim(task, "swapped text: ", SWAPPED, first, second) for first, second in pairs]
     return every
+
+
+def claim(task: str, where: str, prefix: str, first: str, second: str) -> Claim:
+    """What the paper's figures say of two rows, with `prefix` before their labels. Plain
+    fine-tuning reads neither text, so it has no prefix.
+    """
+    labels = [prefix + label for label in (first, second)]
+    if second == PLAIN:
+        labels[1] = PLAIN
+    names = [_NAMES[first], _NAMES[second]]
+    points = None
+    paper = printed.TABLE1[task]
+    if paper.keys() >= set(labels):
+        points = round(paper[labels[0]][1] - paper[labels[1]][1], 1)
+        if points < 0:  # what the paper found is the opposite
+            points = -points
+            labels.reverse()
+            names.reverse()
+    return Claim(f"{where}{names[0]} beats {names[1]}", *labels, points)
 
 
 def column(task: str, labels: str) -> Part:
     """Own and swapped text under one roof, and which rows are ours."""
     file = part_name(task, labels, swapped=False)
-    results, other = (
-        part("table1-text", part_name(task, labels, swapped=swapped), file)
-        for swapped in (False, True)
-    )
-    plain = [side for side in (results, other) if PLAIN in side.rows]
-    if plain:  # it reads neither text, so its runs are the same: take the part with more runs
-        further = max(plain, key=lambda side: len(side.rows[PLAIN].runs))
-        results.rows[PLAIN], results.tried[PLAIN] = further.rows[PLAIN], further.tried[PLAIN]
-    results.rows |= {SWAPPED + label: row for label, row in other.rows.items() if label != PLAIN}
-    results.tried |= {
-        SWAPPED + label: rows for label, rows in other.tried.items() if label != PLAIN
-    }
+    results = part("table1-text", file)
+    swapped = part("table1-text", part_name(task, labels, swapped=True), file)
+    # Plain fine-tuning reads neither text, so its runs are the same: take the part with more runs.
+    plain = max(results, swapped, key=lambda side: len(side.rows[PLAIN].runs))
+    for label in swapped.rows:
+        if label != PLAIN:
+            results.rows[SWAPPED + label] = swapped.rows[label]
+            results.tried[SWAPPED + label] = swapped.tried[label]
+    results.rows[PLAIN] = plain.rows[PLAIN]
+    results.tried[PLAIN] = plain.tried[PLAIN]
     for prefix in ("", SWAPPED):
-        best = results.best([prefix + label for label in ETAS])
-        if best is not None:
-            results.rows[prefix + OURS] = best
+        results.rows[prefix + OURS] = results.best([prefix + label for label in ETAS])
     return results
+
+
+def columns() -> list[tuple[str, str]]:
+    """Task and number of labels of every column."""
+    return [(task, labels) for labels in LABELS for task in FOLDERS]
+
+
+def title(task: str, labels: str) -> str:
+    return f"{TASKS[task]}, {SIZES[labels]}"
 
 
 def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:
     """All claims with their rows."""
-    return [
-        (
-            f"Table 1, smaller encoder: {TASKS[task]}, {SIZES[labels]}",
-            claims(task),
-            column(task, labels).claimed,
-        )
-        for labels in LABELS
-        for task in FOLDERS
-    ]
+    every = []
+    for task, labels in columns():
+        where = f"Table 1, smaller encoder: {title(task, labels)}"
+        every.append((where, claims(task), column(task, labels).rows))
+    return every
 
 
 def section() -> str:
-    columns = [_column(task, labels) for labels in LABELS for task in FOLDERS]
-    return "\n\n".join(
-        ["## Table 1, text", ABOUT, *columns, "### What it takes", COST, cost(), REFRESH]
-    )
+    parts = ["## Table 1, text", ABOUT]
+    for task, labels in columns():
+        results = column(task, labels)
+        parts += [
+            f"### {title(task, labels)}",
+            beside_paper(results, printed.TABLE1[task], same_data=False),
+            "With the same search:",
+            beyond_paper(results, MORE),
+            claim_table(claims(task), results.rows),
+            f"What the search for {TASKS[task]} with {SIZES[labels]} saw, in macro-F1 on validation of the first seed:",
+            searched(results),
+        ]
+    return "\n\n".join([*parts, "### What it takes", COST, cost(), REFRESH])
 
 
 def cost() -> str:
     """Minutes of the device by column, runs of the search among them."""
-    lines = reader.read_lines(reader.RESULTS / "table1-text.jsonl")
-    columns = {
-        f"{TASKS[task]}, {SIZES[labels]}": [
-            part_name(task, labels, swapped=swapped) for swapped in (False, True)
-        ]
-        for labels, task in itertools.product(LABELS, FOLDERS)
-    }
+    parts = {}
+    for task, labels in columns():
+        names = [part_name(task, labels, swapped=swapped) for swapped in (False, True)]
+        parts[title(task, labels)] = names
+    parts["masked-word heads, once for all columns"] = ["start"]
+    lines = read_lines(RESULTS / "table1-text.jsonl")
     rows = []
-    for title, names in {**columns, "masked-word heads, once for all columns": ["start"]}.items():
-        runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
+    for name, members in parts.items():
+        # Parts have copies of the runs that they share.
+        runs = {line["fingerprint"]: line for line in lines if line["part"] in members}.values()
         devices = sorted({line["made_with"]["device"] for line in runs})
-        if runs:
-            cells = [str(len(runs)), f"{reader.minutes(runs):.1f}", ", ".join(devices)]
-        else:
-            cells = ["0", MISSING, ""]
-        rows.append([title, *cells])
+        rows.append([name, str(len(runs)), f"{minutes(runs):.1f}", ", ".join(devices)])
     return table(["column", "runs", "minutes", "device"], rows)
-
-
-def _column(task: str, labels: str) -> str:
-    results = column(task, labels)
-    return "\n\n".join(
-        [
-            f"### {TASKS[task]}, {SIZES[labels]}",
-            beside_paper(results, printed.TABLE1[task], same_data=False),
-            "With the same search:",
-            beyond_paper(results, MORE),
-            claim_table(claims(task), results.claimed),
-            f"What the search for {TASKS[task]} with {SIZES[labels]} saw, in macro-F1 on validation of the first seed:",
-            searched(results),
-        ]
-    )

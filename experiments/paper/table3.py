@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import printed
-from .claims import MISSING, Claim, claim_table, table
-from .rows import Part, Row, part
-from .tables import beside_paper, beyond_paper, searched, summarise_figures
+from .claims import Claim, claim_table
+from .rows import Part, part
+from .tables import beside_paper, beyond_paper, figure_cell, searched, table
 
 NAME = "table3-chest-xray"
 ABOUT = """\
@@ -45,55 +45,50 @@ CLAIMS = [
 
 
 def section() -> str:
-    results = rows()
-    return "\n\n".join(
-        [
-            "## Tables 3 and 5, chest X-rays",
-            ABOUT,
-            beside_paper(results, printed.TABLE3, same_data=False),
-            BEYOND,
-            beyond_paper(results, MORE),
-            claim_table(CLAIMS, results.claimed),
-            "### By finding",
-            "AUC: mean ± half of the 95 % interval over seeds. The paper's figures are on CheXpert.",
-            by_finding(results),
-            "### What the search on X-rays saw",
-            "Mean AUC on the 563 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
-            searched(results),
-        ]
-    )
+    results = everything()
+    sections = [
+        "## Tables 3 and 5, chest X-rays",
+        ABOUT,
+        beside_paper(results, printed.TABLE3, same_data=False),
+        BEYOND,
+        beyond_paper(results, MORE),
+        claim_table(CLAIMS, results.rows),
+        "### By finding",
+        "AUC: mean ± half of the 95 % interval over seeds. The paper's figures are on CheXpert.",
+        by_finding(results),
+        "### What the search on X-rays saw",
+        "Mean AUC on the 563 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
+        searched(results),
+    ]
+    return "\n\n".join(sections)
 
 
-def rows() -> Part:
+def everything() -> Part:
     """All rows under one roof: those without pre-training are called none."""
     results = part(NAME, NAME)
     none = part(NAME, f"{NAME}-none")
-    for label, new in {"primary_only": "none", "multitask": "none, multitask"}.items():
-        if label in none.rows:
-            results.rows[new] = none.rows[label]
-        if label in none.tried:
-            results.tried[new] = none.tried[label]
+    for label, name in {"primary_only": "none", "multitask": "none, multitask"}.items():
+        results.rows[name] = none.rows[label]
+        results.tried[name] = none.tried[label]
     return results
 
 
+PAPERS_ROWS = {
+    "none": ["No-Pretraining"],
+    "primary_only": ["Pretrained"],
+    "orthogonal_flip-primary_weight=0": ["Pretrained + Ours (50k)", "Pretrained + Ours (100k)"],
+}
+"""The rows of the paper's Table 5 that stand above each of ours."""
+
+
 def by_finding(results: Part) -> str:
-    lines = []
     names = {label: name for label, (name, _, _) in printed.TABLE3.items()}
-    of_paper = {"none": ["No-Pretraining"], "primary_only": ["Pretrained"]}
-    of_paper["orthogonal_flip-primary_weight=0"] = [
-        "Pretrained + Ours (50k)",
-        "Pretrained + Ours (100k)",
-    ]
+    lines = []
     for label, name in (names | MORE).items():
-        lines += [
-            [f"paper: {theirs}", *(f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs])]
-            for theirs in of_paper.get(label, ())
-        ]
-        lines.append([f"ours: {name}", *_cells(results.rows.get(label))])
+        for theirs in PAPERS_ROWS.get(label, ()):
+            cells = [f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs]]
+            lines.append([f"paper: {theirs}", *cells])
+        row = results.rows[label]
+        cells = [figure_cell(row, f"auc/{finding}") for finding in printed.FINDINGS]
+        lines.append([f"ours: {name}", *cells])
     return table(["row", *printed.FINDINGS], lines)
-
-
-def _cells(row: Row | None) -> list[str]:
-    if row is None:
-        return [MISSING, *[""] * (len(printed.FINDINGS) - 1)]
-    return [summarise_figures(row, f"auc/{name}") for name in printed.FINDINGS]

@@ -1,92 +1,106 @@
-"""Tables that every study has: our rows with the paper's, rows beyond the paper, and the search."""
+"""Markdown tables of the page, and the cells that all of its sections share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from attittud_lab.statistics import FEWEST, summarise
+from attittud_lab.statistics import FEWEST, Difference, Summary, summarise
 
-from .claims import DIVERGED, MISSING, against_paper, summary_cells, table
 from .rows import Part, Row
 
 Printed = tuple[str, float, float]
-"""A row's name in the paper, its mean and the half-width of its interval."""
+"""A row's name in the paper, its mean and the half-width of its interval, both in per cent."""
+CHOSEN_SETTINGS = "settings chosen on validation"
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for line in lines:
+        rows.append(f"| {' | '.join(line)} |")
+    return "\n".join(rows)
+
+
+def summary_cells(summary: Summary) -> list[str]:
+    """Mean, standard deviation, 95 % t-interval and n. Few seeds have no interval."""
+    mean = f"{100 * summary.mean:.1f}"
+    if summary.n < FEWEST:
+        return [mean, "", "", str(summary.n)]
+    ends = f"{100 * summary.low:.1f} to {100 * summary.high:.1f}"
+    return [mean, f"{100 * summary.std:.1f}", ends, str(summary.n)]
+
+
+def difference_cells(difference: Difference) -> list[str]:
+    """Mean in points, its 95 % interval, n and the p-value."""
+    ends = f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
+    p = f"{difference.p:.3f}"
+    if difference.p < 0.001:
+        p = "< 0.001"
+    return [f"{100 * difference.mean:+.1f}", ends, str(difference.n), p]
+
+
+def against_paper(ours: Summary, mean: float, half: float) -> str:
+    """Whether our 95 % interval and the paper's, `mean` ± `half` in per cent, overlap."""
+    if ours.n < FEWEST:
+        return f"{ours.n} of {FEWEST} seeds"
+    if 100 * ours.low > mean + half:
+        return "above"
+    if 100 * ours.high < mean - half:
+        return "below"
+    return "agrees"
 
 
 def beside_paper(results: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
-    """Rows by label, ours with the paper's; on other data than the paper's there is nothing for
+    """Rows by label, ours with the paper's. On other data than the paper's there is nothing for
     intervals to agree about.
     """
-    met = ["intervals"] if same_data else []
+    head = ["row", "paper", "ours", "std", "95 %", "n"]
+    if same_data:
+        head.append("intervals")
     lines = []
     for label, (name, mean, half) in printed.items():
-        row = results.rows.get(label)
-        ours = row.summary if row else None
-        agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
-        lines.append(
-            [name, f"{mean} ± {half}", *cells(results, label), *agrees, settings(results, label)]
-        )
-    return table(
-        ["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines
-    )
+        row = results.rows[label]
+        line = [name, f"{mean} ± {half}", *summary_cells(row.summary)]
+        if same_data:
+            line.append(against_paper(row.summary, mean, half))
+        lines.append([*line, settings(row)])
+    return table([*head, CHOSEN_SETTINGS], lines)
 
 
 def beyond_paper(results: Part, names: Mapping[str, str]) -> str:
     """Rows by label, with what to call them."""
     lines = []
     for label, name in names.items():
-        lines.append([name, *cells(results, label), settings(results, label)])
-    return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
-
-
-def cells(results: Part, label: str) -> list[str]:
-    if label in results.rows:
-        return summary_cells(results.rows[label].summary)
-    return [missing(results, label), "", "", "0"]
-
-
-def missing(results: Part, *labels: str) -> str:
-    """Why none of them has a result."""
-    return DIVERGED if all(results.searched(label) for label in labels) else MISSING
-
-
-def settings(results: Part, label: str) -> str:
-    """What the search chose, or how far it is."""
-    if label in results.rows:
         row = results.rows[label]
-        lost = ", ".join(str(seed) for seed in sorted(row.diverged))
-        return row.settings + (f"; diverged with seed {lost}" if lost else "")
-    if results.searched(label):
-        return "diverged with every setting"
-    tried = len(results.tried.get(label, []))
-    return f"search not finished, {tried} tried" if tried else ""
+        lines.append([name, *summary_cells(row.summary), settings(row)])
+    return table(["row", "ours", "std", "95 %", "n", CHOSEN_SETTINGS], lines)
+
+
+def settings(row: Row) -> str:
+    """What the search chose, and the seeds without a result."""
+    if not row.diverged:
+        return row.settings
+    return f"{row.settings}; diverged with seed {', '.join(map(str, sorted(row.diverged)))}"
 
 
 def searched(results: Part) -> str:
     """Show every try of every label, by its mean on validation over the seeds of the search."""
-    lines = [
-        [
-            label,
-            row.settings,
-            f"{100 * row.validation(results.tuning)[0]:.1f}"
-            if row.whole(results.tuning)
-            else DIVERGED,
-            "chosen"
-            if label in results.rows and results.rows[label].changes == row.changes
-            else "",
-        ]
-        for label, rows in results.tried.items()
-        for row in rows
-        if row.over(results.tuning)
-    ]
-    if lines:
-        return table(["strategy", "settings", "validation", ""], lines)
-    return f"The search: {MISSING}."
+    lines = []
+    for label, rows in results.tried.items():
+        for row in rows:
+            figure = "diverged"
+            if row.has(results.tuning):
+                figure = f"{100 * row.validation(results.tuning)[0]:.1f}"
+            mark = ""
+            if row.changes == results.rows[label].changes:
+                mark = "chosen"
+            lines.append([label, row.settings, figure, mark])
+    return table(["strategy", "settings", "validation", ""], lines)
 
 
-def summarise_figures(row: Row, name: str) -> str:
+def figure_cell(row: Row, name: str) -> str:
     """Mean and half of the 95 % interval over seeds of another figure than the metric."""
     summary = summarise(list(row.figures(name).values()))
-    return f"{100 * summary.mean:.1f}" + (
-        f" ± {100 * (summary.high - summary.mean):.1f}" if summary.n >= FEWEST else ""
-    )
+    mean = f"{100 * summary.mean:.1f}"
+    if summary.n < FEWEST:
+        return mean
+    return f"{mean} ± {100 * (summary.high - summary.mean):.1f}"
