@@ -13,13 +13,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 
-from benchmarks import judges
-from benchmarks.figures import table
+from benchmarks.figures import methods_table
 from benchmarks.results import RESULTS, provenance, write
 from benchmarks.steps import Bench
 from benchmarks.workloads import SPECS
-
-JOBS = (*SPECS, "judges")
 
 
 def device(name: str) -> str:
@@ -54,10 +51,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=JOBS,
-        default=JOBS,
+        choices=SPECS,
+        default=SPECS,
         metavar="JOB",
-        help=f"of {', '.join(JOBS)} (default: all)",
+        help=f"of {', '.join(SPECS)} (default: all)",
     )
     parser.add_argument(
         "--out",
@@ -88,22 +85,21 @@ def main() -> None:
         # On a busy machine several threads wait for each other longer than tiny sizes take.
         torch.set_num_threads(1)
     out = options.out
-    if out is None and not quick:
+    limit = options.seconds
+    if quick:
+        limit = 0.2
+    elif out is None:
         out = RESULTS
-    limit = 0.2 if quick else options.seconds
     for job in options.only:
-        path = None if out is None else out / f"{job}.json"
-        if path is not None and path.exists():
-            print(f"{job}: {path} is there already")
+        if out is not None and (out / f"{job}.json").exists():
+            print(f"{job}: {out / f'{job}.json'} is there already")
             continue
         print(f"{job} ({time.perf_counter() - start:.0f} s)", flush=True)
-        if job == "judges":
-            data = judges.measure(device=options.device, quick=quick, limit=limit)
-        else:
-            data = Bench(job, device=options.device, quick=quick, limit=limit).run()
-            print(table(data))
-        if path is not None:
-            write(path, {"provenance": provenance(options.device, quick)} | data)
+        data = Bench(job, device=options.device, quick=quick, limit=limit).run()
+        print(methods_table(data))
+        if out is not None:
+            about = {"provenance": provenance(options.device, quick)}
+            write(out / f"{job}.json", about | data)
 
 
 if __name__ == "__main__":

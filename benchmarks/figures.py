@@ -1,9 +1,10 @@
 """Numbers that follow from measured times: what a refresh costs, what a step costs on average,
-memory above multitask.
+memory above multitask. The command prints them, and `benchmarks.page` writes them into docs/cost.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,18 +47,20 @@ def figures(data: dict[str, Any]) -> list[Figures]:
                 continue
             # Ratios to the multitask steps next to each turn are more precise than ratios of
             # medians.
-            if mode == "eager":
-                ratios = row["over_multitask"]
-            else:
+            ratios = row["over_multitask"]
+            if mode == "graph":
                 base = multitask[mode]["step"]
                 ratios = {kind: seconds / base for kind, seconds in times.items()}
             refresh_over = ratios.get("refresh", ratios["step"])
+            refresh = None
+            if has_refresh:
+                refresh = times["refresh"] - times["step"]
             every.append(
                 Figures(
                     method,
                     mode,
                     step=times["step"],
-                    refresh=times["refresh"] - times["step"] if has_refresh else None,
+                    refresh=refresh,
                     step_over=ratios["step"],
                     mean_over=((CYCLE - 1) * ratios["step"] + refresh_over) / CYCLE,
                     memory_step=_above(row, multitask, "peak_step"),
@@ -80,15 +83,26 @@ def default(data: dict[str, Any]) -> Figures:
     return next(f for f in figures(data) if (f.method, f.mode) == (name, "eager"))
 
 
-def table(data: dict[str, Any]) -> str:
-    """All methods in Markdown."""
-    lines = ["| method | mode | step ms | refresh ms | mean over multitask | memory GB |"]
-    lines.append("|---" * 6 + "|")
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for line in lines:
+        rows.append(f"| {' | '.join(line)} |")
+    return "\n".join(rows)
+
+
+def methods_table(data: dict[str, Any]) -> str:
+    """All methods of one workload. Memory is above multitask, in a plain step / in a refresh."""
+    lines = []
     for f in figures(data):
-        refresh = "" if f.refresh is None else f"{1e3 * f.refresh:.2f}"
-        sizes = [
-            f"{size / 1e9:.2f}" for size in (f.memory_step, f.memory_refresh) if size is not None
-        ]
-        cells = [f.method, f.mode, f"{1e3 * f.step:.2f}", refresh, f"{f.mean_over:.3f}"]
-        lines.append("| " + " | ".join([*cells, " / ".join(sizes)]) + " |")
-    return "\n".join(lines)
+        refresh = ""
+        if f.refresh is not None:
+            refresh = f"{1e3 * f.refresh:.2f}"
+        memory = []
+        for size in (f.memory_step, f.memory_refresh):
+            if size is not None:
+                memory.append(f"{size / 1e9:.2f}")
+        step = f"{1e3 * f.step:.2f}"
+        lines.append([f.method, f.mode, step, refresh, f"{f.mean_over:.3f}", " / ".join(memory)])
+    head = ["method", "mode", "step ms", "refresh ms", "mean over multitask", "memory GB"]
+    return table(head, lines)

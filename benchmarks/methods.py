@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,9 @@ class Method(ABC):
     @property
     def kinds(self) -> tuple[bool, ...]:
         """The values of `refresh` that `step` takes."""
-        return (True, False) if self.has_refresh else (False,)
+        if self.has_refresh:
+            return (True, False)
+        return (False,)
 
     @abstractmethod
     def backward(self, refresh: bool) -> None:
@@ -95,15 +97,19 @@ class Guided(Method):
         library: ModuleType = attittud,
     ) -> None:
         super().__init__(work, k)
-        self.name = f"attittud {engine}" + (", frozen BatchNorm" if frozen else "")
+        self.name = f"attittud {engine}"
         self.frozen = frozen
+        batch_norm = "batch"
+        if frozen:
+            self.name += ", frozen BatchNorm"
+            batch_norm = "frozen"
         self.guide = library.Guide(
             work.model,
             eta=library.Eta(neutral=ETA.neutral, helpful=ETA.helpful, harmful=ETA.harmful),
             rank=k,
             engine=engine,
             parameters=work.spec.parameters,
-            batch_norm="frozen" if frozen else "batch",
+            batch_norm=batch_norm,
         )
         # `hooks` and `auto` see the forward pass; the others need only its graph.
         self.watches = engine in ("hooks", "auto") and not frozen
@@ -112,19 +118,21 @@ class Guided(Method):
     def same_as(self) -> str | None:
         """The engine that `auto` has chosen."""
         engine = self.guide.engine
-        chosen = engine.chosen if isinstance(engine, Auto) else None
-        return None if chosen is None else f"attittud {chosen}"
+        if isinstance(engine, Auto) and engine.chosen is not None:
+            return f"attittud {engine.chosen}"
+        return None
 
     def backward(self, refresh: bool) -> None:
         def losses() -> Tensor:
             return self.work.losses("primary")
 
-        primary = losses if self.watches else losses()
-        auxiliary = self.work.losses("auxiliary").mean()
-        basis_losses = losses if self.frozen else None
-        self.guide.backward(
-            primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=refresh
-        )
+        primary: Any = losses
+        if not self.watches:
+            primary = losses()
+        options: dict[str, Any] = {"refresh": refresh}
+        if self.frozen:
+            options["basis_losses"] = losses
+        self.guide.backward(primary, self.work.losses("auxiliary").mean(), **options)
 
 
 class Plain(Method):
@@ -135,11 +143,11 @@ class Plain(Method):
     def __init__(self, work: Workload, k: int) -> None:
         super().__init__(work, k)
         self.shared = list(work.shared().values())
-        self.own = [
-            p
-            for p in work.model.parameters()
-            if p.requires_grad and all(p is not q for q in self.shared)
-        ]
+        shared = set(map(id, self.shared))
+        self.others = []
+        for parameter in work.model.parameters():
+            if parameter.requires_grad and id(parameter) not in shared:
+                self.others.append(parameter)
         self.basis: Tensor | None = None
 
     @abstractmethod
@@ -156,25 +164,31 @@ class Plain(Method):
             self.basis = None
             self.basis = self.build(losses)
         assert self.basis is not None
-        everything = self.shared + self.own
+        everything = self.shared + self.others
         of_primary = torch.autograd.grad(losses.mean(), everything, allow_unused=True)
         of_auxiliary = torch.autograd.grad(loss, everything, allow_unused=True)
         count = len(self.shared)
         g_p = flat(of_primary[:count])
         g_a = flat(of_auxiliary[:count])
-        a, p = self.basis @ g_a, self.basis @ g_p
+        a = self.basis @ g_a
+        p = self.basis @ g_p
         agree = a * p >= 0
         helpful = self.basis.T @ torch.where(agree, a, 0.0)
         harmful = self.basis.T @ torch.where(agree, 0.0, a)
         neutral = g_a - helpful - harmful
         update = ETA.neutral * neutral + ETA.helpful * helpful + ETA.harmful * harmful + g_p
-        for parameter, part in zip(
-            self.shared, update.split([p.numel() for p in self.shared]), strict=True
-        ):
+        start = 0
+        for parameter in self.shared:
+            part = update[start : start + parameter.numel()]
             parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
-        for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
-            if x is None or y is None:
-                parameter.grad = y if x is None else x
+            start += parameter.numel()
+        for parameter, x, y in zip(
+            self.others, of_primary[count:], of_auxiliary[count:], strict=True
+        ):
+            if x is None or y is None:  # a head belongs to one of the tasks
+                parameter.grad = x
+                if x is None:
+                    parameter.grad = y
             else:
                 parameter.grad = x + y
 

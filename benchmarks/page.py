@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from benchmarks.figures import default, figures
+from benchmarks.figures import MODES, default, figures, table
 from benchmarks.results import HERE, load
 from benchmarks.steps import CYCLE
 
@@ -81,37 +82,45 @@ Results = dict[str, dict[str, Any]]
 
 def page(results: Results) -> str:
     models = {job: results[job] for job in NAMES if job in results}
-    notes = NOTES + of_medians(models)
-    parts = [ABOUT, hardware(results), COST, costs(models), notes, judges(results), ADVICE]
-    parts += [refreshes(models), ENGINES, GROWTH]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    parts = [
+        ABOUT,
+        hardware(results),
+        COST,
+        costs(models),
+        NOTES + of_medians(models),
+        judges(results["judges"]),
+        ADVICE,
+        refreshes(models),
+        ENGINES,
+        GROWTH,
+    ]
+    return "\n\n".join(map(str.strip, parts)) + "\n"
 
 
 def costs(models: Results) -> str:
     """What a user pays, one row per model."""
     head = ["model", "multitask step, ms, eager / graph", "plain, eager", "mean, eager"]
     head += ["mean, CUDA graphs", "memory, GB"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines = []
     for job, data in models.items():
-        every = {(f.method, f.mode): f for f in figures(data)}
-        graphs = [
-            f
-            for (method, mode), f in every.items()
-            if mode == "graph" and method.startswith("attittud") and "frozen" not in method
-        ]
+        by_method = {(f.method, f.mode): f for f in figures(data)}
+        graphs = []
+        for (method, mode), f in by_method.items():
+            if mode == "graph" and method.startswith("attittud") and "frozen" not in method:
+                graphs.append(f)
         best = min(graphs, key=lambda f: f.mean_over)
         auto = default(data)
-        times = [1e3 * every["multitask", mode].step for mode in ("eager", "graph")]
+        times = [f"{1e3 * by_method['multitask', mode].step:.1f}" for mode in MODES]
         cells = [
             f"{NAMES[job]} (k = {data['k']}, m = {data['m']})",
-            f"{times[0]:.1f} / {times[1]:.1f}",
-            f"{auto.step_over / every['two passes', 'eager'].step_over:.2f}",
+            " / ".join(times),
+            f"{auto.step_over / by_method['two passes', 'eager'].step_over:.2f}",
             f"{auto.mean_over:.2f}",
             f"{best.mean_over:.2f} ({best.method.removeprefix('attittud ')})",
             f"{auto.memory_step / 1e9:.2f} / {auto.memory_refresh / 1e9:.2f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table(head, lines)
 
 
 def of_medians(models: Results) -> str:
@@ -125,10 +134,10 @@ def of_medians(models: Results) -> str:
     return f'* "Mean" as a ratio of the median times of the whole run:\n  {", ".join(ratios)}.'
 
 
-def judges(results: Results) -> str:
-    if "judges" not in results:
-        return ""
-    data = results["judges"]
+def judges(data: dict[str, Any]) -> str:
+    """A record of revision 69126ad5, which has the benchmark: what the judges' pass adds to a step,
+    as shares of a multitask step, on average over the steps.
+    """
     added = {mode: 100 * shares["added"] for mode, shares in data["shares"].items()}
     return (
         f'On WRN-22-4, {data["judges"]} judges of [`eta="auto"`](which-weights.md) in every '
@@ -138,18 +147,19 @@ def judges(results: Results) -> str:
 
 
 def refreshes(models: Results) -> str:
-    """What a refresh adds, by engine and peer."""
-    lines = [f"| model | {' | '.join(REFRESHES)} |", "|---" * (1 + len(REFRESHES)) + "|"]
+    """What a refresh adds, by engine and peer: the fastest of the methods behind each column."""
+    lines = []
     for job, data in models.items():
         cells = [NAMES[job]]
         for names in REFRESHES.values():
-            times: dict[str, list[float]] = {"eager": [], "graph": []}
+            fastest = dict.fromkeys(MODES, math.inf)
             for f in figures(data):
                 if f.method in names and f.refresh is not None:
-                    times[f.mode].append(1e3 * f.refresh)
-            cells.append(" / ".join(f"{min(ms):.1f}" if ms else "–" for ms in times.values()))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+                    fastest[f.mode] = min(fastest[f.mode], f.refresh)
+            times = [f"{1e3 * seconds:.1f}".replace("inf", "–") for seconds in fastest.values()]
+            cells.append(" / ".join(times))
+        lines.append(cells)
+    return table(["model", *REFRESHES], lines)
 
 
 def hardware(results: Results) -> str:

@@ -93,11 +93,12 @@ def block(method: Method, device: torch.device) -> float:
 def measure(name: str, *, device: str, quick: bool, limit: float) -> dict[str, Any]:
     """One model. After `limit` seconds no further round begins, the warm-up included."""
     start = time.perf_counter()
-    spec = SPECS[name].tiny() if quick else SPECS[name]
-    work = Workload(spec, device=device, tiny=quick)
+    work = Workload(SPECS[name], device=device, tiny=quick)
+    spec = work.spec
     methods, notes = methods_of(work, spec.k)
-    order = [label for label in ("now", "before", "before", "now") if label in methods]
-    order += [label for label in methods if label not in order]
+    revisions = [label for label in ("now", "before") if label in methods]
+    peers = [label for label in methods if label not in revisions]
+    order = [*revisions, *reversed(revisions), *peers]
     rounds: list[dict[str, float]] = []
     while len(rounds) < FEWEST_ROUNDS or time.perf_counter() - start < limit:
         CORES.choose(work.device)
@@ -105,27 +106,25 @@ def measure(name: str, *, device: str, quick: bool, limit: float) -> dict[str, A
         for label in order:
             blocks[label].append(block(methods[label], work.device))
         rounds.append({label: statistics.fmean(times) for label, times in blocks.items()})
+    engines = {}
+    for label in revisions:
+        engines[label] = str(getattr(methods[label].guide.engine, "chosen", None))
+    seconds_of = {}
+    now_over = {}
+    over_multitask = {}
+    for label in methods:
+        seconds_of[label] = statistics.median(times[label] for times in rounds)
+        over_multitask[label] = median([times[label] / times["multitask"] for times in rounds])
+        if label != "now":
+            now_over[label] = median([times["now"] / times[label] for times in rounds])
     return {
         "k": spec.k,
         "m": spec.m,
         "period": CYCLE,
-        "engines": {
-            label: str(getattr(methods[label].guide.engine, "chosen", None))
-            for label in ("now", "before")
-            if label in methods
-        },
-        "seconds": {
-            label: statistics.median([times[label] for times in rounds]) for label in methods
-        },
-        "now_over": {
-            label: median([times["now"] / times[label] for times in rounds])
-            for label in methods
-            if label != "now"
-        },
-        "over_multitask": {
-            label: median([times[label] / times["multitask"] for times in rounds])
-            for label in methods
-        },
+        "engines": engines,
+        "seconds": seconds_of,
+        "now_over": now_over,
+        "over_multitask": over_multitask,
         "rounds": rounds,
         "notes": notes,
     }
@@ -158,7 +157,9 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*")
     quick = options.device == "cpu"
-    limit = 2.0 if quick else options.seconds
+    limit = options.seconds
+    if quick:
+        limit = 2.0
     models: dict[str, Any] = {}
     record = {"provenance": provenance(options.device, quick), "models": models}
     with tempfile.TemporaryDirectory() as folder:

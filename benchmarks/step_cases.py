@@ -54,13 +54,17 @@ class Case:
                 words += [f"{name}={setting}" for name, setting in value.items()]
             elif each.name in ("engine", "basis", "dtype", "model"):
                 words.append(value)
+            elif value != each.default and isinstance(value, str):
+                words.append(value)
             elif value != each.default:
-                words.append(value if isinstance(value, str) else f"{each.name}={value}")
+                words.append(f"{each.name}={value}")
         return "/".join(words).replace("torch.", "").replace(" ", "")
 
     @property
     def workers(self) -> int:
-        return 2 if self.kind in ("group", "ddp", "fsdp") else 1
+        if self.kind in ("group", "ddp", "fsdp"):
+            return 2
+        return 1
 
     @property
     def by_verbs(self) -> bool:

@@ -115,7 +115,10 @@ class Run:
             self.event()
         self.inner.zero_grad()
         with self.autocast("step16"):
-            report = several_verbs(self) if self.case.by_verbs else one_verb(self)
+            take_step = one_verb
+            if self.case.by_verbs:
+                take_step = several_verbs
+            report = take_step(self)
         self.take(report, self.gradients())
         if not self.is_broken():
             self.descend()
@@ -127,7 +130,9 @@ class Run:
 
     def descend(self) -> None:
         """Take a step of SGD, which keeps no state. Its rate undoes the scale of the losses."""
-        scale = self.case.scale if self.case.scale > 0 else 1.0
+        scale = 1.0
+        if self.case.scale > 0:
+            scale = self.case.scale
         torch.optim.SGD(self.inner.parameters(), lr=0.1 / scale).step()
 
     def gradients(self) -> list[Tensor | None]:
@@ -156,9 +161,13 @@ class Run:
         """This worker's part of some examples."""
         if self.case.workers == 1:
             return slice(start, stop)
-        first, second = self.case.shares if head == "primary" else (2, 1)
+        first, second = 2, 1
+        if head == "primary":
+            first, second = self.case.shares
         cut = start + (stop - start) * first // (first + second)
-        return slice(start, cut) if dist.get_rank() == 0 else slice(cut, stop)
+        if dist.get_rank() == 0:
+            return slice(start, cut)
+        return slice(cut, stop)
 
     def losses(self, head: str, start: int, stop: int) -> Any:
         """This worker's part of the losses of some examples.
@@ -178,7 +187,9 @@ class Run:
             losses = F.cross_entropy(logits, y[rows], reduction="none")[:count]
         if self.is_broken() and head == "primary" and rows.start == self.index:
             return torch.cat([losses[:1] * torch.nan, losses[1:]])
-        return losses if math.isnan(self.case.scale) else losses * self.case.scale
+        if math.isnan(self.case.scale):
+            return losses
+        return losses * self.case.scale
 
     def primary(self) -> Any:
         return self.losses("primary", *self.batch("primary"))
@@ -204,9 +215,8 @@ class Run:
     def half(self, head: str, number: int) -> Any:
         """Half of the losses of the first or second half of the batch."""
         start, stop = self.batch(head)
-        middle = (start + stop) // 2
-        first, last = ((start, middle), (middle, stop))[number]
-        return self.losses(head, first, last) / 2
+        ends = (start, (start + stop) // 2, stop)
+        return self.losses(head, ends[number], ends[number + 1]) / 2
 
     def both(self) -> tuple[Tensor, Tensor]:
         """Both losses from one forward pass."""
@@ -268,7 +278,9 @@ def one_verb(run: Run) -> Report:
         options["judge"] = run.judge
     if form == "asked_refresh":
         options["refresh"] = run.index in (0, 3, 4)
-    primary = run.primary if "callable" in form else run.primary()
+    primary = run.primary
+    if "callable" not in form:
+        primary = primary()
     return run.guide.backward(primary, run.auxiliary(), **options)
 
 
@@ -288,7 +300,9 @@ def several_verbs(run: Run) -> Report:
 
 def primary_by_verb(run: Run) -> None:
     form = run.case.form
-    basis = {"basis_losses": run.basis_losses} if "basis_losses" in form else {}
+    basis: dict[str, Any] = {}
+    if "basis_losses" in form:
+        basis["basis_losses"] = run.basis_losses
     if "accumulated" in form:
         run.guide.primary(run.half("primary", 0), **basis)
         run.guide.primary(run.half("primary", 1))
@@ -317,12 +331,15 @@ def train(run: Run) -> str:
 
 def replay(run: Run) -> str:
     """Capture a plain step and a refresh as CUDA graphs and replay them on new data."""
-    judge = {"judge": run.judge} if "eta" in run.case.guide else {}
+    judge: dict[str, Any] = {}
+    if "eta" in run.case.guide:
+        judge["judge"] = run.judge
 
     def step(refresh: bool | None) -> Report:
         run.inner.zero_grad()
-        # "hooks" has to see the forward pass.
-        primary = run.primary if run.case.engine == "hooks" else run.primary()
+        primary = run.primary
+        if run.case.engine != "hooks":  # which has to see the forward pass
+            primary = primary()
         report = run.guide.backward(primary, run.auxiliary(), refresh=refresh, **judge)
         run.descend()
         return report
@@ -366,7 +383,10 @@ def hash_each(cases: Sequence[Case], folder: Path, worker: str = "") -> dict[str
         torch.use_deterministic_algorithms(case.device == "cuda", warn_only=True)
         try:
             run = Run(case, folder)
-            hashes[case.name] = replay(run) if case.form == "captured" else train(run)
+            if case.form == "captured":
+                hashes[case.name] = replay(run)
+            else:
+                hashes[case.name] = train(run)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             sys.stderr.write(f"{worker}{case.name} raised {reason}\n")
@@ -391,8 +411,10 @@ def hash_all(cases: Sequence[Case], folder: Path) -> dict[str, str]:
     together = [case for case in cases if case.workers == 2]
     if together:
         torch.multiprocessing.spawn(work, (folder, together), nprocs=2)
-        first, second = [json.loads((folder / f"{n}.json").read_text()) for n in (0, 1)]
-        hashes |= {name: first[name][:8] + second[name][:8] for name in first if name in second}
+        first = json.loads((folder / "0.json").read_text())
+        second = json.loads((folder / "1.json").read_text())
+        for name in first.keys() & second.keys():
+            hashes[name] = first[name][:8] + second[name][:8]
     return hashes
 
 
@@ -415,7 +437,9 @@ def machine() -> dict[str, Any]:
     """What the bits may depend on, and the revision of the code."""
     about = provenance()
     facts = {name: about[name] for name in ("torch", "processor", "revision")}
-    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    facts["device"] = "cpu"
+    if torch.cuda.is_available():
+        facts["device"] = torch.cuda.get_device_name()
     return facts
 
 
@@ -429,11 +453,12 @@ def compare(hashes: Mapping[str, str], saved: Mapping[str, Any], asked: set[str]
     differ = [name for name in hashes if name in before and before[name] != hashes[name]]
     raised = [name for name in before if name in asked and name not in hashes]
     new = [name for name in hashes if name not in before]
-    for what, names in (("differ", differ), ("missing, because they raise", raised), ("new", new)):
-        print(f"{what}: {len(names)}", *names, sep="\n    ")
+    groups = {"differ": differ, "missing, because they raise": raised, "new": new}
+    for title, names in groups.items():
+        print(f"{title}: {len(names)}", *names, sep="\n    ")
     print(f"missing, because they were not asked for: {len(before.keys() - asked)}")
     print(f"the same: {len(hashes) - len(differ) - len(new)}")
-    return 1 if differ or raised else 0
+    return int(bool(differ or raised))
 
 
 def main() -> int:

@@ -36,6 +36,8 @@ CYCLE = 10
 PLAIN = 3
 ROUNDS = 40
 FEWEST_ROUNDS = 9
+KINDS = {False: "step", True: "refresh"}
+"""What results call a step, by whether it refreshes the basis."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,22 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     """Medians over the turns of a method: seconds, and ratios to the multitask steps next to each
     turn.
     """
-    times = {"step": median([seconds for turn in turns for seconds in turn.plain])}
-    over = {"step": median([x / turn.multitask for turn in turns for x in turn.plain])}
-    added = [
-        (turn.refresh - turn.plain[0], turn.multitask) for turn in turns if turn.refresh is not None
-    ]
+    plain: list[float] = []
+    plain_over: list[float] = []
+    added: list[float] = []
+    added_over: list[float] = []
+    for turn in turns:
+        plain += turn.plain
+        plain_over += [seconds / turn.multitask for seconds in turn.plain]
+        if turn.refresh is not None:
+            more = turn.refresh - turn.plain[0]
+            added.append(more)
+            added_over.append(more / turn.multitask)
+    times = {"step": median(plain)}
+    over = {"step": median(plain_over)}
     if added:
-        times["refresh"] = times["step"] + median([more for more, _ in added])
-        over["refresh"] = over["step"] + median([more / beside for more, beside in added])
+        times["refresh"] = times["step"] + median(added)
+        over["refresh"] = over["step"] + median(added_over)
     return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
@@ -66,10 +76,10 @@ class Bench:
     """Measures one workload."""
 
     def __init__(self, job: str, *, device: str, quick: bool, limit: float) -> None:
-        self.spec = SPECS[job].tiny() if quick else SPECS[job]
         self.quick = quick
         self.limit = limit
-        self.work = Workload(self.spec, device=device, tiny=quick)
+        self.work = Workload(SPECS[job], device=device, tiny=quick)
+        self.spec = self.work.spec
         self.device = self.work.device
         self.rows: dict[str, dict[str, Any]] = {}
         self.ready: dict[str, Method] = {}
@@ -118,7 +128,7 @@ class Bench:
                 peak = peak_bytes(partial(method.step, refresh), self.device)
                 self.work.optimizer.zero_grad(set_to_none=True)
                 if peak is not None:
-                    row["peak_refresh" if refresh else "peak_step"] = peak - base
+                    row[f"peak_{KINDS[refresh]}"] = peak - base
         except Exception as error:
             # A peer that is missing, refuses this model or breaks on it is a result.
             row["note"] = note(error)
@@ -133,7 +143,9 @@ class Bench:
 
     def time_eager(self) -> None:
         turns: dict[str, list[Turn]] = {name: [] for name in self.ready}
-        most, fewest = (2, 2) if self.quick else (ROUNDS, FEWEST_ROUNDS)
+        most, fewest = ROUNDS, FEWEST_ROUNDS
+        if self.quick:
+            most, fewest = 2, 2
         start = time.perf_counter()
         for number in range(most):
             if number >= fewest and time.perf_counter() - start > self.limit:
@@ -142,7 +154,9 @@ class Bench:
             before = self.multitask()
             for name, method in self.ready.items():
                 method.step(False)
-                refresh = self.time(method, True) if method.has_refresh else None
+                refresh = None
+                if method.has_refresh:
+                    refresh = self.time(method, True)
                 plain = [self.time(method, False) for _ in range(PLAIN)]
                 after = self.multitask()
                 turns[name].append(Turn(plain, refresh, (before + after) / 2))
@@ -161,9 +175,10 @@ class Bench:
     def time_graphs(self) -> None:
         actions: dict[tuple[str, str], Action] = {}
         pool = torch.cuda.graph_pool_handle()
-        for name, method in self.ready.items():
-            for refresh in method.kinds if method.in_graph else ():
-                kind = "refresh" if refresh else "step"
+        graphed = {name: method for name, method in self.ready.items() if method.in_graph}
+        for name, method in graphed.items():
+            for refresh in method.kinds:
+                kind = KINDS[refresh]
                 self.work.optimizer.zero_grad(set_to_none=True)
                 try:
                     action = captured(partial(method.step, refresh), self.device, pool)
@@ -182,7 +197,10 @@ def warm_up(method: Method) -> None:
     captured.
     """
     for refresh in method.kinds:
-        for _ in range(2 if refresh else 5):
+        repeats = 5
+        if refresh:
+            repeats = 2
+        for _ in range(repeats):
             method.step(refresh)
 
 

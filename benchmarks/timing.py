@@ -28,7 +28,9 @@ class FastCores:
     EVERY = 10.0  # seconds until the cores are compared again
 
     def __init__(self) -> None:
-        self._all = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._all: list[int] = []
+        if hasattr(os, "sched_getaffinity"):
+            self._all = sorted(os.sched_getaffinity(0))
         self._last = float("-inf")
         self.spread = 1.0
         """How many times as long as the fastest core the slowest core took, when they were last
@@ -58,7 +60,8 @@ class FastCores:
 
 
 def _busy_loop() -> float:
-    start, total = time.perf_counter(), 0
+    start = time.perf_counter()
+    total = 0
     for number in range(100_000):
         total += number
     return time.perf_counter() - start
@@ -105,7 +108,9 @@ def rounds(
 
 def allocated(device: torch.device) -> int:
     gc.collect()
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.memory_allocated(device)
 
 
 def peak_bytes(action: Action, device: torch.device) -> int | None:

@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CLASSES = 10
+TINY = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+"""Sizes of a transformer for a check that all of it runs."""
 
 
 @dataclass(frozen=True)
@@ -27,22 +35,26 @@ class Spec:
     """Whether a tiny version is wanted -> the body, the shape of one example, the width of its
     features.
     """
-    about: str
-    """For readers."""
     vocabulary: int | None = None
     """Examples are token numbers below it; else images."""
     parameters: Callable[[str, nn.Parameter], bool] | None = None
     """Which parameters are decomposed, as `parameters=` of a Guide."""
 
     def tiny(self) -> Spec:
+        """Sizes for a check that all of it runs."""
         return replace(self, k=2, m=4, auxiliary=4, vocabulary=self.vocabulary and 64)
+
+    @property
+    def images(self) -> bool:
+        return self.vocabulary is None
 
 
 class TwoHeads(nn.Module):
     def __init__(self, body: nn.Module, features: int) -> None:
         super().__init__()
         self.body = body
-        self.primary, self.auxiliary = nn.Linear(features, CLASSES), nn.Linear(features, CLASSES)
+        self.primary = nn.Linear(features, CLASSES)
+        self.auxiliary = nn.Linear(features, CLASSES)
 
     def forward(self, x: Tensor, head: str) -> Tensor:
         return getattr(self, head)(self.body(x))
@@ -65,61 +77,67 @@ class Workload:
 
     def __init__(self, spec: Spec, *, device: str, tiny: bool) -> None:
         torch.manual_seed(0)
+        if tiny:
+            spec = spec.tiny()
         self.spec = spec
         self.device = torch.device(device)
         with self.device:  # drawing a billion weights takes a CPU half a minute
             body, shape, features = spec.build(tiny)
         self.model = TwoHeads(body, features).to(self.device)
-        images = spec.vocabulary is None
-        if images:
+        if spec.images:
             self.model = self.model.to(memory_format=torch.channels_last)
         self.model.train()
-
-        def batch(count: int) -> tuple[Tensor, Tensor]:
-            if images:
-                x = torch.randn(count, *shape, device=self.device).to(
-                    memory_format=torch.channels_last
-                )
-            else:
-                # Not 0 to 3: some models take these for padding and the like.
-                x = torch.randint(4, spec.vocabulary or 0, (count, *shape), device=self.device)
-            return x, torch.randint(CLASSES, (count,), device=self.device)
-
-        self.primary, self.auxiliary = batch(spec.m), batch(spec.auxiliary)
-        cuda = self.device.type == "cuda"
-        self.half = torch.bfloat16 if cuda else None
-        # The step is so small that the weights stay finite however often it is repeated.
-        options: dict[str, Any] = {"fused": True, "capturable": True} if cuda else {}
+        self.batches = {
+            "primary": self.batch(spec.m, shape),
+            "auxiliary": self.batch(spec.auxiliary, shape),
+        }
+        """Inputs and labels by head."""
+        self.on_gpu = self.device.type == "cuda"
+        options = {"fused": self.on_gpu, "capturable": self.on_gpu}
         trained = [p for p in self.model.parameters() if p.requires_grad]
+        # The step is so small that the weights stay finite however often it is repeated.
         self.optimizer = torch.optim.Adam(trained, lr=1e-6, **options)
 
-    def losses(self, head: str, model: nn.Module | None = None) -> Tensor:
-        """Per-example losses of a head's batch."""
-        x, y = self.primary if head == "primary" else self.auxiliary
-        with torch.autocast(
-            self.device.type, self.half or torch.bfloat16, enabled=self.half is not None
-        ):
-            logits = (model or self.model)(x, head)
+    def batch(self, count: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Draw examples and their labels."""
+        if self.spec.vocabulary is None:
+            x = torch.randn(count, *shape, device=self.device)
+            x = x.to(memory_format=torch.channels_last)
+        else:
+            # Not 0 to 3: some models take these for padding and the like.
+            x = torch.randint(4, self.spec.vocabulary, (count, *shape), device=self.device)
+        return x, torch.randint(CLASSES, (count,), device=self.device)
+
+    def losses(self, head: str) -> Tensor:
+        """Per-example losses of a head's batch, on a GPU in half precision."""
+        x, y = self.batches[head]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
+            logits = self.model(x, head)
         return F.cross_entropy(logits.float(), y, reduction="none")
 
     def shared(self) -> dict[str, nn.Parameter]:
         """The parameters that both losses reach and that are decomposed."""
-        allowed = self.spec.parameters or (lambda *_: True)
-        return {
-            name: p
-            for name, p in self.model.named_parameters()
-            if name.startswith("body.") and p.requires_grad and allowed(name, p)
-        }
+        shared = {}
+        for name, parameter in self.model.named_parameters():
+            if name.startswith("body.") and parameter.requires_grad:
+                if self.spec.parameters is None or self.spec.parameters(name, parameter):
+                    shared[name] = parameter
+        return shared
 
 
 def _wide_resnet(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    """WRN-22-4 for images of 32 pixels."""
     from attittud_lab.models.vision import WideResNet
 
-    body = WideResNet(3, 10, 1, 0.0) if tiny else WideResNet(3, 22, 4, 0.0)
-    return body, (3, 8, 8) if tiny else (3, 32, 32), body.features
+    if tiny:
+        body = WideResNet(3, 10, 1, 0.0)
+        return body, (3, 8, 8), body.features
+    body = WideResNet(3, 22, 4, 0.0)
+    return body, (3, 32, 32), body.features
 
 
 def _resnet18(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    """ResNet-18 for images of 224 pixels."""
     from attittud_lab.models.vision import ResNet18
 
     if tiny:
@@ -143,6 +161,8 @@ def _unmasked() -> str:
 
 
 def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]:
+    """RoBERTa-base's sizes, for texts of `length` tokens."""
+
     def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
         from transformers import RobertaConfig, RobertaModel
 
@@ -152,27 +172,25 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
             "max_position_embeddings": 514,
             "type_vocab_size": 1,
         }
+        shape = (length,)
         if tiny:
-            sizes |= {
-                "vocab_size": 64,
-                "hidden_size": 16,
-                "intermediate_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-            }
+            sizes |= TINY
+            shape = (8,)
         config = RobertaConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         config._attn_implementation = _unmasked()
         body = Pooled(RobertaModel(config, add_pooling_layer=False), 0)
-        return body, (8,) if tiny else (length,), config.hidden_size
+        return body, shape, config.hidden_size
 
     return build
 
 
 def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    """A decoder of TinyLlama's sizes, 1.1 billion parameters with the word head, which is left out;
+    256 tokens, LoRA of rank 16 on queries and values.
+    """
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaModel
 
-    # TinyLlama's sizes: 1.1 billion parameters.
     sizes = {
         "vocab_size": 32000,
         "hidden_size": 2048,
@@ -180,19 +198,17 @@ def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
         "num_hidden_layers": 22,
     }
     sizes |= {"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048}
+    shape = (256,)
+    rank = 16
     if tiny:
-        sizes |= {
-            "vocab_size": 64,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-        }
-        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+        sizes |= TINY | {"num_key_value_heads": 1}
+        shape = (8,)
+        rank = 2
     config = LlamaConfig(**sizes, use_cache=False)
     config._attn_implementation = _unmasked()
-    lora = LoraConfig(r=2 if tiny else 16, target_modules=["q_proj", "v_proj"])
+    lora = LoraConfig(r=rank, target_modules=["q_proj", "v_proj"])
     model = get_peft_model(LlamaModel(config), lora)
-    return Pooled(model, -1), (8,) if tiny else (256,), sizes["hidden_size"]
+    return Pooled(model, -1), shape, sizes["hidden_size"]
 
 
 def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
@@ -200,34 +216,11 @@ def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
     return "word_embeddings" not in name
 
 
-_DECODER = "decoder of TinyLlama's sizes (1.1 B parameters with the word head, which is left out), 256 tokens"
-
-SPECS = {
-    spec.name: spec
-    for spec in (
-        Spec("wrn22", 5, 64, 128, _wide_resnet, "WRN-22-4, 32 px"),
-        Spec("resnet18", 10, 32, 64, _resnet18, "ResNet-18, 224 px"),
-        *(
-            Spec(
-                name=f"roberta{length}",
-                k=10,
-                m=32,
-                auxiliary=32,
-                build=_roberta(length),
-                about=f"RoBERTa-base's sizes, {length} tokens, word embeddings not decomposed",
-                vocabulary=50265,
-                parameters=_without_word_embeddings,
-            )
-            for length in (128, 512)
-        ),
-        Spec(
-            "decoder_lora",
-            10,
-            32,
-            16,
-            _decoder,
-            f"{_DECODER}, LoRA of rank 16 on queries and values",
-            vocabulary=32000,
-        ),
-    )
-}
+_SPECS = (
+    Spec("wrn22", 5, 64, 128, _wide_resnet),
+    Spec("resnet18", 10, 32, 64, _resnet18),
+    Spec("roberta128", 10, 32, 32, _roberta(128), 50265, _without_word_embeddings),
+    Spec("roberta512", 10, 32, 32, _roberta(512), 50265, _without_word_embeddings),
+    Spec("decoder_lora", 10, 32, 16, _decoder, 32000),
+)
+SPECS = {spec.name: spec for spec in _SPECS}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attittud import Eta, Guide
-from benchmarks import judges, methods
+from benchmarks import methods
 from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.__main__ import main as command
 from benchmarks.figures import default, figures
@@ -28,7 +28,7 @@ PASSES = {
 
 
 def tiny(job):
-    return Workload(SPECS[job].tiny(), device="cpu", tiny=True)
+    return Workload(SPECS[job], device="cpu", tiny=True)
 
 
 def test_page_is_what_the_results_give():
@@ -37,7 +37,7 @@ def test_page_is_what_the_results_give():
 
 @pytest.mark.filterwarnings("ignore:.*batching rule.*")
 def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
-    words = ["--quick", "--device", "cpu", "--only", "judges", "wrn22", "--out", str(tmp_path)]
+    words = ["--quick", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
     command()
     result = json.loads((tmp_path / "wrn22.json").read_text())
@@ -49,8 +49,6 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     assert rows["attittud auto"] == {"same_as": "attittud loop"}
     assert {"step", "refresh"} == rows["attittud loop"]["eager"].keys()
     assert default(result).method == "attittud loop"
-    found = load(tmp_path)["judges"]
-    assert found["shares"]["eager"]["alone"] > 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     capsys.readouterr()
     command()
@@ -137,18 +135,6 @@ def test_a_method_that_cannot_run_is_noted_with_the_reason():
 
     bench.prepare("peer", refuse)
     assert "no such peer" in bench.rows["peer"]["note"] and not bench.ready
-
-
-def test_judges_are_measured_by_what_they_add_to_a_step_on_average():
-    # The machine becomes slower from round to round, and within the middle round too.
-    speeds = [1.0, 3.0, 9.0]
-    times = {
-        name: [speed * time for speed in speeds]
-        for name, time in {"multitask": 1.0, "auto": 1.0, "judges alone": 0.4}.items()
-    }
-    shares = judges.shares(times | {"auto, judges asked": [1.46, 27.0, 9 * 1.46]})
-    assert shares["added"] == pytest.approx(0.46 / 4)
-    assert shares["alone"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("given", PASSES)
