@@ -7,7 +7,7 @@ another.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -28,25 +28,22 @@ def balanced(labels: np.ndarray, sizes: Sequence[int], purpose: str) -> list[np.
 
     Rows with label -1 are left out.
     """
-    classes = sorted(set(labels[labels >= 0].tolist()))
-    by_class = {
-        number: shuffled(np.flatnonzero(labels == number), f"{purpose}/{number}")
-        for number in classes
-    }
+    by_class = []
+    for number in sorted(set(labels[labels >= 0].tolist())):
+        by_class.append(shuffled(np.flatnonzero(labels == number), f"{purpose}/{number}"))
+    counts = [len(rows) for rows in by_class]
     parts = []
     start = 0
     for size in sizes:
-        each = size // len(classes)
-        smallest = min(len(rows) for rows in by_class.values())
-        if each * len(classes) != size or smallest < start + each:
-            counts = [len(rows) for rows in by_class.values()]
+        end = start + size // len(by_class)
+        if (end - start) * len(by_class) != size or min(counts) < end:
             raise ValueError(
                 f"{purpose}: {list(sizes)} cannot be taken in equal parts from classes of "
                 f"{counts} rows"
             )
-        parts.append(np.concatenate([rows[start : start + each] for rows in by_class.values()]))
-        start += each
-    rest = np.concatenate([rows[start:] for rows in by_class.values()])
+        parts.append(np.concatenate([rows[start:end] for rows in by_class]))
+        start = end
+    rest = np.concatenate([rows[start:] for rows in by_class])
     return [*parts, rest]
 
 
@@ -55,7 +52,7 @@ def shifted(part: Part, share: float, purpose: str) -> Part:
     labels = part.labels.copy()
     wrong = shuffled(range(len(part)), purpose)[: round(share * len(part))]
     labels[wrong] = (labels[wrong] + 1) % len(part.classes)
-    return part.mislabelled(labels)
+    return part.labelled(labels, part.classes)
 
 
 def randomised(part: Part, share: float, purpose: str) -> Part:
@@ -64,18 +61,24 @@ def randomised(part: Part, share: float, purpose: str) -> Part:
     labels = part.labels.copy()
     wrong = random.permutation(len(part))[: round(share * len(part))]
     labels[wrong] = random.integers(len(part.classes), size=len(wrong))
-    return part.mislabelled(labels)
+    return part.labelled(labels, part.classes)
 
 
-def grouped(labels: Sequence[int], groups: Sequence[Sequence[int]]) -> np.ndarray:
+def grouped(labels: Sequence[int], groups: Iterable[Sequence[int]]) -> np.ndarray:
     """The number of the group of each label, -1 where it is in none."""
-    number_of = {label: number for number, group in enumerate(groups) for label in group}
+    number_of: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        number_of |= dict.fromkeys(group, number)
     return np.array([number_of.get(label, -1) for label in labels])
 
 
-def first_words(texts: Sequence[str], count: int) -> list[str]:
+def first_words(texts: Iterable[str], count: int) -> list[str]:
     """Texts cut after so many words; line breaks of web pages become blanks."""
-    return [" ".join(re.sub(r"<br */?>", " ", text).split()[:count]) for text in texts]
+    short = []
+    for text in texts:
+        words = re.sub(r"<br */?>", " ", text).split()
+        short.append(" ".join(words[:count]))
+    return short
 
 
 def joined(parts: Sequence[Part]) -> Part:

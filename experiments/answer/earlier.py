@@ -7,9 +7,10 @@ generator and always with seed 0; real-valued auxiliary targets became above or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -19,13 +20,13 @@ from torch import Tensor
 from . import draw
 from .draw import balanced, first_words, grouped
 from .folder import DataFolder, row_names
-from .images import CIFAR10
+from .images import CIFAR10, SIZE, pictures, positions
 from .pair import BUILDERS, Examples, Inputs, Part, builder
 
 MOST_TESTED = 1000
 POOL_LABELS = 3
 """The pool has three times as many labels as a run uses, if half of the source allows it."""
-SIZE, GREY_SIZE = 16, 32
+GREY_SIZE = 32
 WORDS = 100
 
 Rows = Tensor
@@ -114,13 +115,13 @@ def vectors(
     if standardise:
         x = (x - x[pool].mean(0)) / (x[pool].std(0) + 1e-9)
     x = x.astype(np.float32)
-    return Source(
-        row_names("scikit-learn", name, rows),
-        lambda chosen: {"x": x[chosen]},
-        {label: torch.tensor(values) for label, values in labels.items()},
-        torch.tensor(pool),
-        torch.tensor(test),
-    )
+
+    def read(chosen: np.ndarray) -> dict[str, np.ndarray]:
+        return {"x": x[chosen]}
+
+    names = row_names("scikit-learn", name, rows)
+    tensors = {label: torch.tensor(values) for label, values in labels.items()}
+    return Source(names, read, tensors, torch.tensor(pool), torch.tensor(test))
 
 
 def digits(_: DataFolder) -> Source:
@@ -208,8 +209,17 @@ Place = tuple[str, str, int]
 """Data set, split and row."""
 
 
-def places(dataset: str, split: str, rows: Sequence[int]) -> list[Place]:
+def places(dataset: str, split: str, rows: Iterable[int]) -> list[Place]:
     return [(dataset, split, row) for row in rows]
+
+
+def names_of(examples: list[Place]) -> list[str]:
+    return [f"{dataset}/{split}/{row}" for dataset, split, row in examples]
+
+
+def values_of(data: DataFolder, examples: list[Place], column: str) -> list[Any]:
+    """What a column has for these examples."""
+    return [data.column(dataset, split, column)[row] for dataset, split, row in examples]
 
 
 def images(
@@ -226,12 +236,9 @@ def images(
     def read(rows: np.ndarray) -> np.ndarray:
         return np.stack([data.image(*every[row], size, mode) for row in rows])
 
-    labels = [data.column(dataset, split, label)[row] for dataset, split, row in every]
+    labels = {"class": torch.tensor(values_of(data, every, label))}
     order = torch.arange(len(every))
-    names = [f"{dataset}/{split}/{row}" for dataset, split, row in every]
-    return Source(
-        names, read, {"class": torch.tensor(labels)}, order[: len(pool)], order[len(pool) :]
-    )
+    return Source(names_of(every), read, labels, order[: len(pool)], order[len(pool) :])
 
 
 def cifar10(data: DataFolder) -> Source:
@@ -288,12 +295,12 @@ BRIGHTEST_XRAY = 254
 
 def all_xrays(data: DataFolder) -> Source:
     """No patient of the pool is among the patients that are tested on."""
-    by_split = {}
+    by_split = []
     for split in ("train", "validation", "test"):
         count = len(data.column("nih_chest_xray", split, "patient"))
-        by_split[split] = places("nih_chest_xray", split, range(count))
-    test = by_split["validation"] + by_split["test"]
-    source = images(data, by_split["train"], test, "labels", GREY_SIZE, "L")
+        by_split.append(places("nih_chest_xray", split, range(count)))
+    pool, validation, test = by_split
+    source = images(data, pool, validation + test, "labels", GREY_SIZE, "L")
 
     def read(rows: np.ndarray) -> np.ndarray:
         pixels = np.asarray(source.read(rows)) * (255 / BRIGHTEST_XRAY)
@@ -334,23 +341,18 @@ def texts(
     on, and the others are the pool.
     """
 
-    def read(numbers: np.ndarray) -> list[str]:
-        chosen = []
-        for number in numbers:
-            dataset, split, row = examples[number]
-            chosen.append(data.column(dataset, split, "text")[row])
-        return first_words(chosen, WORDS)
+    def read(rows: np.ndarray) -> list[str]:
+        return first_words(values_of(data, [examples[row] for row in rows], "text"), WORDS)
 
-    names = [f"{dataset}/{split}/{row}" for dataset, split, row in examples]
     order = torch.arange(len(examples))
     tensors = {name: torch.tensor(values) for name, values in labels.items()}
-    return Source(names, read, tensors, order[:-test], order[-test:])
+    return Source(names_of(examples), read, tensors, order[:-test], order[-test:])
 
 
 def film_reviews(data: DataFolder, train: tuple[int, int], test: tuple[int, int]) -> Source:
     every = places("imdb", "train", range(*train)) + places("imdb", "test", range(*test))
-    positive = [data.column(dataset, split, "label")[row] for dataset, split, row in every]
-    return texts(data, every, {"positive": positive}, test[1] - test[0])
+    labels = {"positive": values_of(data, every, "label")}
+    return texts(data, every, labels, test[1] - test[0])
 
 
 def imdb(data: DataFolder) -> Source:
@@ -383,10 +385,10 @@ def amazon(data: DataFolder) -> Source:
     return texts(data, every, labels, 1500)
 
 
-TRAIN_VOTES, ALL_VOTES = 2347, 3847
-"""Rows before the first number have votes and are for training, those before the second for
-tests.
-"""
+TRAIN_VOTES = 2347
+"""Rows before this number have votes and are for training."""
+ALL_VOTES = 3847
+"""Further rows before this number have votes and are for tests."""
 
 
 def helpful_reviews(data: DataFolder) -> Source:
@@ -443,9 +445,9 @@ class Task:
         """`count` rows of the rest."""
         return shuffled(self.rest, "fewer")[:count]
 
-    def other(self, rows: Rows, labels: Tensor, classes: Sequence[str] | None = None) -> Part:
+    def other(self, rows: Rows, labels: Tensor, classes: Sequence[str] = ()) -> Part:
         """An auxiliary part; without `classes` it has those of the primary task."""
-        return self.source.part(rows, labels, self.classes if classes is None else classes)
+        return self.source.part(rows, labels, classes or self.classes)
 
 
 def numbered(name: str, count: int) -> tuple[str, ...]:
@@ -470,13 +472,15 @@ class OneSource:
     """What is done to the auxiliary labels."""
 
     def make(self, task: Task) -> Examples:
-        rows = task.rest if self.rows is None else task.fewer(self.rows)
+        rows = task.rest
+        if self.rows is not None:
+            rows = task.fewer(self.rows)
         labels = task.source.labels[self.other or self.label][rows]
         classes = task.classes
-        if self.other:
-            several = labels.ndim == 2
-            count = labels.shape[1] if several else task.class_count(self.other)
-            classes = numbered("auxiliary", count)
+        if self.other and labels.ndim == 2:
+            classes = numbered("auxiliary", labels.shape[1])
+        elif self.other:
+            classes = numbered("auxiliary", task.class_count(self.other))
         if self.change is not None:
             labels = self.change(labels)
         return task.examples(auxiliary=task.other(rows, labels, classes))
@@ -489,23 +493,19 @@ class TwoSources:
     source: Callable[[DataFolder], Source]
     label: str
     labels: int
-    good: int
-    bad: int | None
-    """How many rows; None for all that are left."""
+    rows: int
+    """How many rows each source has, if there are so many."""
     shares: tuple[float, float]
     """Which share of the labels of each source is shifted."""
 
     def make(self, task: Task) -> Examples:
         rest = shuffled(task.rest, "sources")
-        end = len(rest) if self.bad is None else self.good + self.bad
-        parts = {}
-        for name, rows, share in (
-            ("good", rest[: self.good], self.shares[0]),
-            ("bad", rest[self.good : end], self.shares[1]),
-        ):
-            labels = shifted(task.targets[rows], len(task.classes), share)
-            parts[name] = task.other(rows, labels)
-        return task.examples(**parts)
+        good = rest[: self.rows]
+        bad = rest[self.rows : 2 * self.rows]
+        classes = len(task.classes)
+        good_labels = shifted(task.targets[good], classes, self.shares[0])
+        bad_labels = shifted(task.targets[bad], classes, self.shares[1])
+        return task.examples(good=task.other(good, good_labels), bad=task.other(bad, bad_labels))
 
 
 @dataclass(frozen=True)
@@ -544,7 +544,7 @@ PAIRS: dict[str, OneSource | TwoSources | Copies] = {
     "animals_shifted": OneSource(animals, "class", 700, change=lambda y: shifted(y, 6, 0.6)),
     "tiny_animals": OneSource(animals_and_things, "animal", 600, other="class"),
     "imdb_noisy": OneSource(imdb, "positive", 200, rows=4000, change=lambda y: shifted(y, 2, 0.2)),
-    "imdb_sources": TwoSources(imdb, "positive", 200, 2000, 2000, (0.2, 0.7)),
+    "imdb_sources": TwoSources(imdb, "positive", 200, 2000, (0.2, 0.7)),
     "reviews_right": OneSource(reviews, "positive", 550, rows=3000),
     "reviews_reversed": OneSource(
         reviews, "positive", 600, rows=2000, change=lambda y: shifted(y, 2, 1.0)
@@ -553,7 +553,7 @@ PAIRS: dict[str, OneSource | TwoSources | Copies] = {
     "digits_right": OneSource(digits, "digit", 200),
     "digits_shifted": OneSource(digits, "digit", 200, change=lambda y: shifted(y, 10, 0.5)),
     "digits_parity": OneSource(digits, "odd", 120, other="digit"),
-    "digits_sources": TwoSources(digits, "digit", 200, 400, None, (0.0, 1.0)),
+    "digits_sources": TwoSources(digits, "digit", 200, 400, (0.0, 1.0)),
     "digits_large": OneSource(
         other_digits, "large", 180, other="digit", change=lambda y: randomised(y, 10, 0.25)
     ),
@@ -565,7 +565,7 @@ PAIRS: dict[str, OneSource | TwoSources | Copies] = {
     ),
     "friedman_terms": OneSource(friedman, "above", 550, other="terms", change=above_median),
     "clusters_duplicated": Copies(clusters, "class", 560, 16),
-    "clusters_sources": TwoSources(clusters, "class", 560, 1000, 1000, (0.0, 1.0)),
+    "clusters_sources": TwoSources(clusters, "class", 560, 1000, (0.0, 1.0)),
 }
 
 
@@ -575,13 +575,14 @@ def made(name: str, data: DataFolder) -> Examples:
     return pair.make(Task(name, pair.source(data), pair.label, pair.labels))
 
 
-BUILDERS.update({name: partial(made, name) for name in PAIRS})
+for _name in PAIRS:
+    BUILDERS[_name] = partial(made, _name)
 
 # ----------------------------------------------------------------------------------- other pairs
 
 
-CIFAR10_PIXELS = 121.01866912841797, 61.77666091918945
-IMAGENET_PIXELS = 112.4618148803711, 61.705204010009766
+CIFAR10_PIXELS = (121.01866912841797, 61.77666091918945)
+IMAGENET_PIXELS = (112.4618148803711, 61.705204010009766)
 """Mean and standard deviation of the pixels of the pools."""
 
 
@@ -624,21 +625,19 @@ def cat_vs_dog(data: DataFolder) -> Examples:
     """The paper's task, small: 4,000 images of the other classes."""
     train = data.column("cifar10", "train", "label")
     labels = grouped(train, [[3], [5]])
-    rows = balanced(labels, [600], "cat_vs_dog/train")[0]
-    images = data.images("cifar10", "train", rows, SIZE)
-    pool = Part(*images, labels[rows], ("cat", "dog"))
+    rows, _ = balanced(labels, [600], "cat_vs_dog/train")
+    pool = pictures(data, "cifar10", "train", labels, rows, ("cat", "dog"))
 
     labels = grouped(data.column("cifar10", "test", "label"), [[3], [5]])
     labels[5000:7500] = -1  # `animals_elsewhere` is tested on some of these
-    rows = balanced(labels, [MOST_TESTED], "cat_vs_dog/test")[0]
-    images = data.images("cifar10", "test", rows, SIZE)
-    test = Part(*images, labels[rows], ("cat", "dog"))
+    rows, _ = balanced(labels, [MOST_TESTED], "cat_vs_dog/test")
+    test = pictures(data, "cifar10", "test", labels, rows, ("cat", "dog"))
 
-    names = tuple(name for name in CIFAR10 if name not in ("cat", "dog"))
-    labels = grouped(train, [[CIFAR10.index(name)] for name in names])
-    rows = balanced(labels, [4000], "cat_vs_dog/others")[0]
-    images = data.images("cifar10", "train", rows, SIZE)
-    return Examples(pool, test, {"others": Part(*images, labels[rows], names)})
+    names = [name for name in CIFAR10 if name not in ("cat", "dog")]
+    labels = grouped(train, positions(CIFAR10, names))
+    rows, _ = balanced(labels, [4000], "cat_vs_dog/others")
+    others = pictures(data, "cifar10", "train", labels, rows, names)
+    return Examples(pool, test, {"others": others})
 
 
 @builder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -54,10 +54,29 @@ CIFAR10 = (
 FINDINGS = ("finding_0", "finding_1", "finding_2", "finding_3", "finding_4")
 
 
+def pictures(
+    data: DataFolder,
+    dataset: str,
+    split: str,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    classes: Iterable[str],
+    size: int = SIZE,
+    mode: str = "RGB",
+) -> Part:
+    """Images of some rows. `labels` are those of all rows."""
+    return Part(*data.images(dataset, split, rows, size, mode), labels[rows], tuple(classes))
+
+
+def positions(names: Sequence[str], chosen: Iterable[str]) -> list[list[int]]:
+    """A group for each chosen class, with its number among `names`."""
+    return [[names.index(name)] for name in chosen]
+
+
 def superclass_labels(data: DataFolder, split: str, classes: Sequence[str]) -> np.ndarray:
     """The number of each image's superclass within `classes`, -1 for all others."""
-    groups = [[SUPERCLASSES.index(name)] for name in classes]
-    return grouped(data.column("cifar100", split, "coarse_label"), groups)
+    coarse = data.column("cifar100", split, "coarse_label")
+    return grouped(coarse, positions(SUPERCLASSES, classes))
 
 
 def superclasses(
@@ -69,27 +88,22 @@ def superclasses(
     """
     labels = superclass_labels(data, "train", classes)
     rows, rest = balanced(labels, [pool], f"{purpose}/train")
-    images = data.images("cifar100", "train", rows, SIZE)
-    pool_part = Part(*images, labels[rows], tuple(classes))
+    pool_part = pictures(data, "cifar100", "train", labels, rows, classes)
 
     labels = superclass_labels(data, "test", classes)
-    rows = balanced(labels, [test], f"{purpose}/test")[0]
-    images = data.images("cifar100", "test", rows, SIZE)
-    test_part = Part(*images, labels[rows], tuple(classes))
-    return pool_part, test_part, rest
+    rows, _ = balanced(labels, [test], f"{purpose}/test")
+    return pool_part, pictures(data, "cifar100", "test", labels, rows, classes), rest
 
 
 def fine_classes(data: DataFolder, without: Sequence[str], each: int, purpose: str) -> Part:
     """`each` images of every fine class of CIFAR-100 outside of some superclasses."""
-    coarse = np.array(data.column("cifar100", "train", "coarse_label"))
+    excluded = superclass_labels(data, "train", without) >= 0
     fine = np.array(data.column("cifar100", "train", "fine_label"))
-    excluded = np.isin(coarse, [SUPERCLASSES.index(name) for name in without])
-    present = sorted(set(fine[~excluded].tolist()))
-    labels = grouped(fine, [[number] for number in present])
-    labels[excluded] = -1
-    rows = balanced(labels, [each * len(present)], purpose)[0]
-    images = data.images("cifar100", "train", rows, SIZE)
-    return Part(*images, labels[rows], tuple(f"fine_{number}" for number in present))
+    present = np.unique(fine[~excluded])
+    labels = np.where(excluded, -1, np.searchsorted(present, fine))
+    rows, _ = balanced(labels, [each * len(present)], purpose)
+    names = [f"fine_{number}" for number in present]
+    return pictures(data, "cifar100", "train", labels, rows, names)
 
 
 def cifar10(
@@ -105,19 +119,17 @@ def cifar10(
     Training images come from rows that none of the earlier pairs used.
     """
     numbers = [[CIFAR10.index(name) for name in group] for group in groups.values()]
-    classes = tuple(groups)
     labels = grouped(data.column("cifar10", "test", "label"), numbers)
     labels[: test_rows[0]] = -1
     labels[test_rows[1] :] = -1
-    rows = balanced(labels, [test], f"{purpose}/test")[0]
-    test_part = Part(*data.images("cifar10", "test", rows, SIZE), labels[rows], classes)
+    rows, _ = balanced(labels, [test], f"{purpose}/test")
+    test_part = pictures(data, "cifar10", "test", labels, rows, groups)
 
     labels = grouped(data.column("cifar10", "train", "label"), numbers)
     labels[:15_000] = -1
-    drawn = balanced(labels, sizes, f"{purpose}/train")[:-1]
-    parts = [
-        Part(*data.images("cifar10", "train", rows, SIZE), labels[rows], classes) for rows in drawn
-    ]
+    parts = []
+    for rows in balanced(labels, sizes, f"{purpose}/train")[:-1]:
+        parts.append(pictures(data, "cifar10", "train", labels, rows, groups))
     return test_part, parts
 
 
@@ -134,8 +146,22 @@ def groups_shifted(data: DataFolder) -> Examples:
     pool, test, rest = superclasses(data, classes, 480, 800, "groups_shifted")
     labels = superclass_labels(data, "train", classes)
     rows = shuffled(rest, "groups_shifted/auxiliary")[:2000]
-    others = Part(*data.images("cifar100", "train", rows, SIZE), labels[rows], classes)
+    others = pictures(data, "cifar100", "train", labels, rows, classes)
     return Examples(pool, test, {"shifted": shifted(others, 0.6, "groups_shifted/labels")})
+
+
+VEHICLES = ("vehicles_1", "vehicles_2")
+ANIMALS = (
+    "aquatic_mammals",
+    "fish",
+    "insects",
+    "large_carnivores",
+    "large_omnivores_and_herbivores",
+    "medium_mammals",
+    "non-insect_invertebrates",
+    "reptiles",
+    "small_mammals",
+)
 
 
 @builder
@@ -145,23 +171,12 @@ def animals_elsewhere(data: DataFolder) -> Examples:
         "vehicle": ("airplane", "automobile", "ship", "truck"),
     }
     test, (pool,) = cifar10(data, groups, 800, (5000, 7500), (120,), "animals_elsewhere")
-    animals = (
-        "aquatic_mammals",
-        "fish",
-        "insects",
-        "large_carnivores",
-        "large_omnivores_and_herbivores",
-        "medium_mammals",
-        "non-insect_invertebrates",
-        "reptiles",
-        "small_mammals",
-    )
-    vehicles = ("vehicles_1", "vehicles_2")
-    numbers = [[SUPERCLASSES.index(name) for name in group] for group in (animals, vehicles)]
-    labels = grouped(data.column("cifar100", "train", "coarse_label"), numbers)
-    rows = balanced(labels, [2000], "animals_elsewhere/auxiliary")[0]
-    images = data.images("cifar100", "train", rows, SIZE)
-    return Examples(pool, test, {"elsewhere": Part(*images, labels[rows], tuple(groups))})
+    is_vehicle = superclass_labels(data, "train", VEHICLES) >= 0
+    is_animal = superclass_labels(data, "train", ANIMALS) >= 0
+    labels = np.select([is_animal, is_vehicle], [0, 1], -1)
+    rows, _ = balanced(labels, [2000], "animals_elsewhere/auxiliary")
+    others = pictures(data, "cifar100", "train", labels, rows, groups)
+    return Examples(pool, test, {"elsewhere": others})
 
 
 @builder
@@ -180,10 +195,10 @@ def outdoors_imagenet(data: DataFolder) -> Examples:
     pool, test, _ = superclasses(data, classes, 240, 800, "outdoors_imagenet")
     # The first 100 classes are in earlier pairs; their labels become negative.
     labels = np.array(data.column("tiny_imagenet", "train", "label")) - 100
-    rows = balanced(labels, [3000], "outdoors_imagenet/auxiliary")[0]
-    names = tuple(f"imagenet_{number}" for number in range(100))
-    images = data.images("tiny_imagenet", "train", rows, SIZE)
-    return Examples(pool, test, {"imagenet": Part(*images, labels[rows], names)})
+    rows, _ = balanced(labels, [3000], "outdoors_imagenet/auxiliary")
+    names = [f"imagenet_{number}" for number in range(100)]
+    others = pictures(data, "tiny_imagenet", "train", labels, rows, names)
+    return Examples(pool, test, {"imagenet": others})
 
 
 @builder
@@ -192,32 +207,32 @@ def xray_sources(data: DataFolder) -> Examples:
 
     Two fifths of the patients are tested on, a quarter gives the pool, the rest the sources.
     """
-    row_patients = data.column("nih_chest_xray", "train", "patient")
-    findings = np.array(data.column("nih_chest_xray", "train", "labels"))
-    patients = sorted(set(row_patients))
-    order = [patients[number] for number in shuffled(range(len(patients)), "xray_sources/patients")]
-    ends = [0, round(0.4 * len(order)), round(0.65 * len(order)), len(order)]
-    ranges = [range(ends[number], ends[number + 1]) for number in range(3)]
-    member = grouped([order.index(patient) for patient in row_patients], ranges)
+    dataset = "nih_chest_xray"
+    findings = np.array(data.column(dataset, "train", "labels"))
+    patients, row_patients = np.unique(
+        data.column(dataset, "train", "patient"), return_inverse=True
+    )
+    order = shuffled(range(len(patients)), "xray_sources/patients")
+    ends = [round(0.4 * len(order)), round(0.65 * len(order))]
+    member = np.searchsorted(ends, np.argsort(order)[row_patients], side="right")
 
     parts = []
     for number, size in ((0, 500), (1, 300)):
         labels = np.where(member == number, findings.max(1), -1)
-        rows = balanced(labels, [size], f"xray_sources/{number}")[0]
-        images = data.images("nih_chest_xray", "train", rows, GREY_SIZE, "L")
-        parts.append(Part(*images, labels[rows], ("none", "any")))
+        rows, _ = balanced(labels, [size], f"xray_sources/{number}")
+        names = ("none", "any")
+        parts.append(pictures(data, dataset, "train", labels, rows, names, GREY_SIZE, "L"))
     test, pool = parts
 
     rest = shuffled(np.flatnonzero(member == 2), "xray_sources/rest")
-    names, pixels = data.images("nih_chest_xray", "train", rest, GREY_SIZE, "L")
-    with_findings = Part(names, pixels, findings[rest], FINDINGS)
+    others = pictures(data, dataset, "train", findings, rest, FINDINGS, GREY_SIZE, "L")
     turns = generator("xray_sources/turns").integers(4, size=len(rest))
-    turned = [np.rot90(image, turn) for image, turn in zip(pixels, turns, strict=True)]
+    turned = [np.rot90(image, turn) for image, turn in zip(others.inputs, turns, strict=True)]
     turn_names = ("turned_0", "turned_90", "turned_180", "turned_270")
-    with_turns = Part(names, np.stack(turned), turns, turn_names)
+    with_turns = Part(others.ids, np.stack(turned), turns, turn_names)
     half = len(rest) // 2
     sources = {
-        "findings": with_findings.take(range(half)),
+        "findings": others.take(range(half)),
         "turns": with_turns.take(range(half, len(rest))),
     }
     return Examples(pool, test, sources)
@@ -236,5 +251,5 @@ def plants_duplicated(data: DataFolder) -> Examples:
     noisy = np.clip(pixels[None].astype(np.int64) + noise, 0, 255).astype(np.uint8)
     copies = noisy.reshape(-1, *pixels.shape[1:])
     labels = np.full(len(copies), classes.index("trees"))
-    copy_names = [f"{name}/copy" for _ in range(50) for name in names]
+    copy_names = 50 * [f"{name}/copy" for name in names]
     return Examples(pool, test, {"copies": Part(copy_names, copies, labels, classes)})

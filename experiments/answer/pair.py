@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,13 @@ class Part:
     """Some examples.
 
     Labels are numbers of `classes` (shape n), or rows of 0/1 where an example may have several
-    (shape n x classes). `ids` name the rows of the data sets that the examples come from. `truth`
-    has the right labels if a pair has made labels wrong and the right ones are known.
+    (shape n x classes). `ids` name the rows of the data sets that the examples come from.
     """
 
     ids: list[str]
     inputs: Inputs
     labels: np.ndarray
     classes: tuple[str, ...]
-    truth: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,17 +40,15 @@ class Part:
         else:
             inputs = self.inputs[rows]
         ids = [self.ids[row] for row in rows]
-        truth = None if self.truth is None else self.truth[rows]
-        return replace(self, ids=ids, inputs=inputs, labels=self.labels[rows], truth=truth)
+        return Part(ids, inputs, self.labels[rows], self.classes)
+
+    def take_each(self, drawn: Iterable[np.ndarray]) -> list[Part]:
+        """A part for each group of rows."""
+        return [self.take(rows) for rows in drawn]
 
     def labelled(self, labels: Any, classes: Sequence[str]) -> Part:
         """The same inputs with labels of another task."""
-        labels = np.asarray(labels, dtype=np.int64)
-        return replace(self, labels=labels, classes=tuple(classes), truth=None)
-
-    def mislabelled(self, labels: np.ndarray) -> Part:
-        """The same examples with other labels, where the present ones are right."""
-        return replace(self, labels=labels, truth=self.labels)
+        return Part(self.ids, self.inputs, np.asarray(labels, dtype=np.int64), tuple(classes))
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,9 @@ class Examples:
     test: Part
     auxiliary: dict[str, Part]
     """By name of the source."""
+
+    def parts(self) -> list[Part]:
+        return [self.pool, self.test, *self.auxiliary.values()]
 
 
 @dataclass(frozen=True)

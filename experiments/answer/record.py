@@ -17,9 +17,7 @@ FIELDS = (
     "chosen",
     "chance",
     "cpu_seconds",
-    "same_as",
     "error",
-    "sources",
 )
 """What is kept of a result. Its settings follow from the revision, the pair and the method."""
 

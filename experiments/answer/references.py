@@ -13,15 +13,29 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy import sparse
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 """Values of C; a hundredth of them for logistic regression on standardised features."""
-IMAGE_SIZE, BATCH, TOKENS = 128, 64, 128
+IMAGE_SIZE = 128
+BATCH = 64
+TOKENS = 128
 METHODS = ("alone", "pooled", "frozen", "autogluon", "autogluon_pooled")
 
 
@@ -47,8 +61,6 @@ class Problem:
 
 
 def read(path: Path) -> Any:
-    import pyarrow.parquet as pq
-
     return pq.read_table(path)
 
 
@@ -77,51 +89,39 @@ def reference(
 
 
 def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, Any]:
-    """The best of scikit-learn's learners by folds of the labels, fitted on all of them."""
-    from sklearn.model_selection import StratifiedKFold
+    """The best of scikit-learn's learners by folds of the labels, fitted on all of them.
 
+    Auxiliary examples, if there are any, are trained on in every fold.
+    """
     parts = [*problem.files(pooled=method == "pooled")]
     tables = [read(path).take(rows) for path, rows in parts]
-    labels = [np.array(table["label"].to_pylist()) for table in tables]
-    primary = labels[0]
-    tested = labels[1]
-    more = np.concatenate([primary_of(labels), *labels[2:]])
-    fewest = int(np.bincount(primary)[np.unique(primary)].min())
-    folds = StratifiedKFold(max(2, min(FOLDS, fewest)), shuffle=True, random_state=seed)
+    primary, tested, *others = [np.array(table["label"].to_pylist()) for table in tables]
+    more = np.concatenate([primary[:0], *others])
+    _, counts = np.unique(primary, return_counts=True)
+    folds = StratifiedKFold(max(2, min(FOLDS, int(counts.min()))), shuffle=True, random_state=seed)
     splits = [*folds.split(primary, primary)]
+    end = len(primary) + len(tested)
     best: dict[str, Any] = {"fold_accuracy": -1.0}
     for name, features in matrices(method, problem.kind, parts, tables, cache):
-        labelled, test, others = divided(features, len(primary), len(tested))
+        labelled = features[: len(primary)]
+        pooled = features[end:]
         for learner, make in learners(method, problem.kind, name, seed):
             right = 0
             for train, held_out in splits:
-                x = stacked(labelled[train], others)
                 y = np.concatenate([primary[train], more])
-                model = make().fit(x, y)
+                model = make().fit(stacked(labelled[train], pooled), y)
                 right += int((model.predict(labelled[held_out]) == primary[held_out]).sum())
             accuracy = right / len(primary)
             if accuracy > best["fold_accuracy"]:
-                model = make().fit(stacked(labelled, others), np.concatenate([primary, more]))
-                score = float((model.predict(test) == tested).mean())
+                y = np.concatenate([primary, more])
+                model = make().fit(stacked(labelled, pooled), y)
+                score = float((model.predict(features[len(primary) : end]) == tested).mean())
                 chosen = f"{name}, {learner}"
                 best = {"fold_accuracy": accuracy, "accuracy": score, "chosen": chosen}
     return best
 
 
-def primary_of(labels: list[np.ndarray]) -> np.ndarray:
-    """No labels, of the right type."""
-    return labels[0][:0]
-
-
-def divided(features: Any, count: int, tested: int) -> tuple[Any, Any, Any]:
-    """Rows of the labelled, test and auxiliary examples."""
-    end = count + tested
-    return features[:count], features[count:end], features[end:]
-
-
 def stacked(first: Any, second: Any) -> Any:
-    from scipy import sparse
-
     if sparse.issparse(first):
         return sparse.vstack([first, second]).tocsr()
     return np.concatenate([first, second])
@@ -130,35 +130,26 @@ def stacked(first: Any, second: Any) -> Any:
 def learners(
     method: str, kind: str, features: str, seed: int
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC
-
+    """Names of learners, and functions that make one. Dense features are standardised."""
     dense = kind != "text" or features == "frozen"
 
     def scaled(model: Any) -> Any:
-        return make_pipeline(StandardScaler(), model) if dense else model
+        if dense:
+            return make_pipeline(StandardScaler(), model)
+        return model
 
     for strength in STRENGTHS:
-        c = strength / 100 if dense else strength
-
-        def logistic(c: float = c) -> Any:
-            return scaled(LogisticRegression(C=c, max_iter=1000))
-
-        def machine(c: float = strength) -> Any:
-            return scaled(SVC(C=c))
-
-        yield f"logistic regression, C {c:g}", logistic
+        c = strength
+        if dense:
+            c = strength / 100
+        logistic = LogisticRegression(C=c, max_iter=1000)
+        yield f"logistic regression, C {c:g}", partial(scaled, logistic)
         if kind == "image" and method != "frozen":
-            yield f"SVM, C {strength:g}", machine
+            yield f"SVM, C {strength:g}", partial(scaled, SVC(C=strength))
     if kind == "table":
-        yield "extra trees", lambda: ExtraTreesClassifier(300, random_state=seed)
-        yield (
-            "gradient boosting",
-            lambda: HistGradientBoostingClassifier(min_samples_leaf=5, random_state=seed),
-        )
+        yield "extra trees", partial(ExtraTreesClassifier, 300, random_state=seed)
+        boosting = partial(HistGradientBoostingClassifier, min_samples_leaf=5, random_state=seed)
+        yield "gradient boosting", boosting
 
 
 # ----------------------------------------------------------------------------------------- features
@@ -170,38 +161,19 @@ def matrices(
     """Names of features, and the features of all rows. They see no labels and no test examples."""
     if kind == "table":
         yield "columns", columns(tables)
-        return
-    if kind == "text" and method != "frozen":
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        texts = [table["text"].to_pylist() for table in tables]
-        trained = [text for number, some in enumerate(texts) if number != 1 for text in some]
+    elif kind == "text" and method != "frozen":
+        labelled, tested, *others = [table["text"].to_pylist() for table in tables]
+        auxiliary = list(chain(*others))
         for unit, lengths in (("word", (1, 2)), ("char", (2, 5))):
             vectorizer = TfidfVectorizer(analyzer=unit, ngram_range=lengths, sublinear_tf=True)
-            vectorizer.fit(trained)
-            every = [text for some in texts for text in some]
-            yield f"tfidf of {unit}s", vectorizer.transform(every).tocsr()
-        return
-    for name, encode in encoders(kind).items():
-        if method != "frozen" or name == "frozen":
-            blocks = [cached(name, path, encode, cache)[rows] for path, rows in parts]
-            yield name, np.concatenate(blocks)
-
-
-def encoders(kind: str) -> dict[str, Callable[[Any], np.ndarray]]:
-    """What is computed once for every file of this kind of data."""
-    if kind == "table":
-        return {}
-    if kind == "text":
-        return {"frozen": frozen_texts}
-    return {"frozen": frozen_images, "gradients": gradients}
-
-
-def embed(problem: Problem, cache: Path) -> None:
-    """Compute these features of all files of a pair."""
-    for name, encode in encoders(problem.kind).items():
-        for path, _ in problem.files(pooled=True):
-            cached(name, path, encode, cache)
+            vectorizer.fit(labelled + auxiliary)
+            rows = vectorizer.transform(labelled + tested + auxiliary)
+            yield f"tfidf of {unit}s", rows.tocsr()
+    else:
+        for name, encode in ENCODERS[kind].items():
+            if method != "frozen" or name == "frozen":
+                blocks = [cached(name, path, encode, cache)[rows] for path, rows in parts]
+                yield name, np.concatenate(blocks)
 
 
 def cached(name: str, path: Path, encode: Callable[[Any], np.ndarray], cache: Path) -> np.ndarray:
@@ -219,14 +191,15 @@ def cached(name: str, path: Path, encode: Callable[[Any], np.ndarray], cache: Pa
 def columns(tables: list[Any]) -> np.ndarray:
     """Numbers as they are, lists of numbers side by side, one column for each word."""
     blocks = []
-    for name in [column for column in tables[0].column_names if column != "label"]:
-        values = [np.array(table[name].to_pylist()) for table in tables]
-        if values[0].dtype.kind in "US":
-            words = sorted(set(values[0].tolist()))
-            blocks.append(np.concatenate(values)[:, None] == np.array(words)[None])
+    for name in tables[0].column_names:
+        if name == "label":
+            continue
+        values = np.concatenate([np.array(table[name].to_pylist()) for table in tables])
+        if values.dtype.kind in "US":
+            words = np.unique(values[: tables[0].num_rows])
+            blocks.append(values[:, None] == words[None])
         else:
-            rows = sum(len(some) for some in values)
-            blocks.append(np.concatenate(values).reshape(rows, -1))
+            blocks.append(values.reshape(len(values), -1))
     return np.concatenate([block.astype(np.float64) for block in blocks], 1)
 
 
@@ -253,12 +226,8 @@ def gradients(table: Any, size: int = 32, cells: int = 8, angles: int = 9) -> np
     votes = length[..., None] * (bins[..., None] == np.arange(angles))
     step = size // cells
     cell = votes.reshape(len(pixels), cells, step, cells, step, angles).sum((2, 4))
-    blocks = [
-        cell[:, row : row + cells - 1, column : column + cells - 1]
-        for row in (0, 1)
-        for column in (0, 1)
-    ]
-    block = np.concatenate(blocks, -1)
+    corners = [cell[:, :-1, :-1], cell[:, :-1, 1:], cell[:, 1:, :-1], cell[:, 1:, 1:]]
+    block = np.concatenate(corners, -1)
     block /= np.linalg.norm(block, axis=-1, keepdims=True) + 1e-3
     return block.reshape(len(pixels), -1)
 
@@ -307,6 +276,12 @@ def frozen_texts(table: Any) -> np.ndarray:
     return np.concatenate(features)
 
 
+ENCODERS: dict[str, dict[str, Callable[[Any], np.ndarray]]] = {
+    "text": {"frozen": frozen_texts},
+    "image": {"frozen": frozen_images, "gradients": gradients},
+}
+"""What is computed once for every file of a kind of data."""
+
 # ---------------------------------------------------------------------------------------- AutoGluon
 
 AUTOGLUON = """
@@ -328,9 +303,6 @@ AUTOGLUON_SECONDS = 60
 
 def run_autogluon(problem: Problem, pooled: bool, python: str | None) -> dict[str, Any]:
     """AutoGluon tabular in its own environment, with its defaults and a limit of time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if python is None:
         raise SystemExit(
             "autogluon needs an environment of its own: python -m venv ENV && "
@@ -350,13 +322,12 @@ def run_autogluon(problem: Problem, pooled: bool, python: str | None) -> dict[st
 
 def flat(table: Any) -> Any:
     """A list column becomes a column for each number, and metadata go."""
-    import pyarrow as pa
-
     values: dict[str, Any] = {}
     for name in table.column_names:
         if pa.types.is_list(table[name].type):
             numbers = np.array(table[name].to_pylist())
-            values |= {f"{name}_{place}": column for place, column in enumerate(numbers.T)}
+            for place, column in enumerate(numbers.T):
+                values[f"{name}_{place}"] = column
         else:
             values[name] = table[name]
     return pa.table(values)

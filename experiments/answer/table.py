@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from attittud_lab.statistics import ALPHA, Summary, holm, summarise
 
 from . import pairs
 from .pair import Pair
 from .record import unpack
 from .references import METHODS as REFERENCES
-from .run import SUSPICIOUS
 from .write import ROOT
 
 RECORD = ROOT / "experiments/answer/results.jsonl"
 PAGE = ROOT / "docs/appendix/answer-held-out.md"
 MARK = "<!-- made by python -m experiments.answer page -->\n"
 
-LEVEL = 0.05
-DEFAULT, BEFORE = "default", "before"
+DEFAULT, BEFORE, SUSPICIOUS = "default", "before", "suspicious"
 PRODUCTS = {
     DEFAULT: "`default` as it ran",
     "without_translated": "`without_translated`, which is the default since",
@@ -78,7 +80,7 @@ class Results:
     revisions: set[str] = field(default_factory=set)
 
     def methods(self) -> set[str]:
-        return {method for methods in self.scores.values() for method in methods}
+        return set().union(*self.scores.values())
 
 
 def read(out: Path) -> Results:
@@ -110,15 +112,17 @@ def add(results: Results, facts: dict[str, Any]) -> None:
     results.revisions.add(str(facts["provenance"]["revision"])[:8])
     if facts["accuracy"] is None:
         results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
-        # A failure counts against the product.
-        worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
+        worst = 0.0  # a failure counts against the product
+        if method in (BEFORE, *REFERENCES):
+            worst = 1.0
         facts |= {"accuracy": worst, "fold_accuracy": worst}
     if "same_as" in facts:
         results.repeated.add(method)
     else:
         results.seconds.setdefault(method, []).append(facts["cpu_seconds"])
     if method == SUSPICIOUS:
-        results.suspicious.setdefault(pair, []).extend(facts.get("sources", {}).values())
+        for source in facts.get("sources", {}).values():
+            results.suspicious.setdefault(pair, []).append(source)
         return
     for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
         of_pair = table.setdefault(pair, {}).setdefault(method, {})
@@ -131,7 +135,8 @@ def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores
     """For each seed that all these methods have, the accuracy of the one with the highest accuracy
     on folds.
     """
-    scores, folds = results.scores[pair], results.folds[pair]
+    scores = results.scores[pair]
+    folds = results.folds[pair]
     present = [method for method in methods if method in scores]
     best = {}
     for seed in common_seeds(scores, present):
@@ -142,8 +147,9 @@ def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores
 
 def common_seeds(scores: dict[str, Scores], methods: Sequence[str]) -> list[int]:
     """The seeds that all these methods have."""
-    seeds = [set(scores[method]) for method in methods]
-    return sorted(set.intersection(*seeds)) if seeds else []
+    if not methods:
+        return []
+    return sorted(set.intersection(*(set(scores[method]) for method in methods)))
 
 
 # --------------------------------------------------------------------------------------- statistics
@@ -153,54 +159,41 @@ def common_seeds(scores: dict[str, Scores], methods: Sequence[str]) -> list[int]
 class Comparison:
     """Differences of two methods, in points, over the pairs that have both."""
 
-    differences: dict[str, np.ndarray]
+    differences: dict[str, list[float]]
     """By pair, one for each seed that both have."""
 
     @property
     def means(self) -> dict[str, float]:
-        return {pair: float(values.mean()) for pair, values in self.differences.items()}
+        return {pair: float(np.mean(values)) for pair, values in self.differences.items()}
 
-    def mean(self) -> tuple[float, float, float]:
-        """Mean over pairs and the ends of its 95 % interval."""
-        return interval([*self.means.values()])
+    def summary(self) -> Summary:
+        """Mean over pairs and its 95 % interval."""
+        return summarise([*self.means.values()])
 
     def seeds(self) -> str:
         """How many seeds the pairs have: a number, or the fewest and the most."""
-        counts = [len(values) for values in self.differences.values()]
-        fewest, most = min(counts), max(counts)
-        return str(most) if fewest == most else f"{fewest} to {most}"
+        counts = sorted(set(map(len, self.differences.values())))
+        if len(counts) == 1:
+            return str(counts[0])
+        return f"{counts[0]} to {counts[-1]}"
 
     def lost(self) -> list[str]:
-        """Pairs where a one-sided paired t-test shows a loss after Holm's correction."""
-        p_values = {pair: p_of_loss(values) for pair, values in self.differences.items()}
-        shown = []
-        for rank, pair in enumerate(sorted(p_values, key=lambda pair: p_values[pair])):
-            if p_values[pair] > LEVEL / (len(p_values) - rank):
-                break
-            shown.append(pair)
-        return shown
+        """Pairs where a one-sided paired t-test shows a loss after Holm's correction; the smallest
+        p-value first.
+        """
+        p_values = [p_of_loss(values) for values in self.differences.values()]
+        adjusted = dict(zip(self.differences, holm(p_values), strict=True))
+        shown = [pair for pair, p in adjusted.items() if p <= ALPHA]
+        return sorted(shown, key=lambda pair: adjusted[pair])
 
 
-def p_of_loss(differences: np.ndarray) -> float:
+def p_of_loss(differences: Sequence[float]) -> float:
     """One-sided p-value that the mean is below 0."""
-    from scipy import stats
-
     if len(differences) < 2:
         return 1.0
     if np.ptp(differences) == 0:
-        return 0.0 if differences[0] < 0 else 1.0
+        return float(differences[0] >= 0)
     return float(stats.ttest_1samp(differences, 0.0, alternative="less").pvalue)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    from scipy import stats
-
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, float("-inf"), float("inf")
-    half = stats.t.ppf(1 - LEVEL / 2, len(values) - 1) * np.std(values, ddof=1)
-    half /= np.sqrt(len(values))
-    return mean, mean - float(half), mean + float(half)
 
 
 def compare(results: Results, first: str, second: str, names: Iterable[str]) -> Comparison:
@@ -211,7 +204,7 @@ def compare(results: Results, first: str, second: str, names: Iterable[str]) -> 
             seeds = common_seeds(methods, [first, second])
             if seeds:
                 values = [methods[first][seed] - methods[second][seed] for seed in seeds]
-                differences[pair] = np.array(values)
+                differences[pair] = values
     return Comparison(differences)
 
 
@@ -219,7 +212,8 @@ def helped(results: Results, product: str) -> tuple[list[float], list[bool]]:
     """The chance that a product row said, and whether auxiliary data helped it, by pair and
     seed.
     """
-    chances, outcomes = [], []
+    chances = []
+    outcomes = []
     for (pair, seed), chance in results.chances.get(product, {}).items():
         alone = results.scores[pair].get("uses_alone", {}).get(seed)
         score = results.scores[pair][product][seed]
@@ -237,31 +231,25 @@ def tables(out: Path) -> str:
     results = read(out)
     declared = {name: pair for name, pair in pairs().items() if name in results.scores}
     parts = [f"Revisions: {', '.join(sorted(results.revisions))}. Pairs: {len(declared)}."]
-    for product in products(results):
-        parts += [
-            f"The goals, for {PRODUCTS[product]}:",
-            rows(("goal", "figure", "bound", "seeds", ""), goals(results, declared, product)),
-        ]
-    parts += [
-        rows(("pair", *shown_methods(results)), means_by_pair(results, declared)),
-        rows(
-            ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs", "seeds"),
-            ablations(results, declared),
-        ),
-    ]
-    for product in products(results):
-        table = reliability(results, product)
-        parts += [f"What {PRODUCTS[product]} said about help:", table] if table else []
-    parts += [
-        rows(
-            ("wrong labels", "wrong", "AUROC of the list", "of cleanlab", "seconds for 10,000"),
-            suspicious(results),
-        ),
-        rows(("method", "median seconds of a core", "runs"), times(results)),
-    ]
+    products = [product for product in PRODUCTS if product in results.methods()]
+    for product in products:
+        lines = goals(results, declared, product)
+        parts.append(f"The goals, for {PRODUCTS[product]}:")
+        parts.append(table(("goal", "figure", "bound", "seeds", ""), lines))
+    parts.append(means_by_pair(results, declared))
+    parts.append(ablations(results, declared))
+    for product in products:
+        lines = reliability(results, product)
+        if lines:
+            parts.append(f"What {PRODUCTS[product]} said about help:")
+            head = ("chance that was said", "share that was helped", "runs")
+            parts.append(table(head, lines))
+    if results.suspicious:
+        parts.append(suspicious(results))
+    parts.append(times(results))
     if results.failed:
         parts.append("Failed:\n\n" + "\n".join(f"* {line}" for line in results.failed))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def page() -> str:
@@ -270,13 +258,7 @@ def page() -> str:
     return f"{words}{MARK}\n{tables(RECORD)}\n"
 
 
-def products(results: Results) -> list[str]:
-    return [product for product in PRODUCTS if product in results.methods()]
-
-
-def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     ruled = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
@@ -284,127 +266,144 @@ def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def goals(results: Results, declared: dict[str, Pair], product: str) -> list[list[str]]:
     """Every goal for one row of the product."""
     lines = []
-
-    def goal(name: str, figure: str, bound: str, met: bool, seeds: str = "") -> None:
-        lines.append([name, figure, bound, seeds, "met" if met else "**missed**"])
-
-    for method, least in LEAST.items():
-        comparison = compare(results, product, method, declared)
-        if not comparison.differences:
-            goal(f"against {method}", "no results", "", False)
-            continue
-        lost = comparison.lost()
-        worst = min(comparison.means, key=lambda pair: comparison.means[pair])
-        mean, low, high = comparison.mean()
-        figure = comparison.means[worst]
-        seeds = comparison.seeds()
-        worst_shown = f"{figure:+.1f} ({worst})"
-        shown = with_ends(mean, low, high)
-        goal(f"no pair lost to {method}", ", ".join(lost) or "none", "none", not lost, seeds)
-        goal(f"worst against {method}", worst_shown, "≥ -1", figure >= WORST, seeds)
-        goal(f"mean over {method}", shown, f"≥ +{least:g}", mean >= least, seeds)
+    for method in LEAST:
+        lines += goals_against(method, compare(results, product, method, declared))
     wrong = [name for name, pair in declared.items() if pair.systematic]
-    kinds = {kind: [n for n, p in declared.items() if p.kind == kind] for kind in LEAST_BEFORE}
-    nets = kinds["image"] + kinds["text"]
-    by_folds, no_auxiliary = [*CHOICES][:2], [*CHOICES][2:]
-    for name, method, names, least in (
-        *[(f"mean over the {name}", name, [*declared], LEAST_BY_FOLDS) for name in by_folds],
-        *[(f"wrong, over the {name}", name, wrong, LEAST_WRONG) for name in no_auxiliary],
+    tables_alone = [name for name, pair in declared.items() if pair.kind == "table"]
+    nets = [name for name in declared if name not in tables_alone]
+    by_folds, by_folds_alone, best, best_alone = CHOICES
+    for title, method, names, least in (
+        (f"mean over the {by_folds}", by_folds, declared, LEAST_BY_FOLDS),
+        (f"mean over the {by_folds_alone}", by_folds_alone, declared, LEAST_BY_FOLDS),
+        (f"wrong, over the {best}", best, wrong, LEAST_WRONG),
+        (f"wrong, over the {best_alone}", best_alone, wrong, LEAST_WRONG),
         ("mean over (a), texts and images", BEFORE, nets, LEAST_BEFORE["text"]),
-        ("mean over (a), tables", BEFORE, kinds["table"], LEAST_BEFORE["table"]),
+        ("mean over (a), tables", BEFORE, tables_alone, LEAST_BEFORE["table"]),
     ):
         comparison = compare(results, product, method, names)
         if not comparison.differences:
-            goal(name, "no results", f"≥ +{least:g}", False)
+            lines.append(missed(title, f"≥ +{least:g}"))
             continue
-        mean, low, high = comparison.mean()
-        met = mean >= least and (method not in by_folds or low > 0)
-        goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met, comparison.seeds())
+        ours = comparison.summary()
+        met = ours.mean >= least
+        if method in (by_folds, by_folds_alone):
+            met = met and ours.low > 0
+        lines.append(goal(title, with_ends(ours), f"≥ +{least:g}", comparison.seeds(), met))
     chances, outcomes = helped(results, product)
-    if len(set(outcomes)) == 2:
-        from sklearn.metrics import roc_auc_score
-
-        area = float(roc_auc_score(outcomes, chances))
-        goal("AUROC of the chance", f"{area:.2f}", f"≥ {LEAST_AUROC}", area >= LEAST_AUROC)
-    else:
-        goal("AUROC of the chance", "no results", f"≥ {LEAST_AUROC}", False)
-    return lines
+    title = "AUROC of the chance"
+    bound = f"≥ {LEAST_AUROC}"
+    if len(set(outcomes)) < 2:
+        return [*lines, missed(title, bound)]
+    area = float(roc_auc_score(outcomes, chances))
+    return [*lines, goal(title, f"{area:.2f}", bound, "", area >= LEAST_AUROC)]
 
 
-def with_ends(mean: float, low: float, high: float) -> str:
-    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
+def goal(title: str, figure: str, bound: str, seeds: str, met: bool) -> list[str]:
+    """A line of the table of goals."""
+    if met:
+        return [title, figure, bound, seeds, "met"]
+    return [title, figure, bound, seeds, "**missed**"]
 
 
-def shown_methods(results: Results) -> list[str]:
+def missed(title: str, bound: str) -> list[str]:
+    return goal(title, "no results", bound, "", met=False)
+
+
+def goals_against(method: str, comparison: Comparison) -> list[list[str]]:
+    """The three goals against a reference: no pair lost, the worst pair, and the mean."""
+    if not comparison.differences:
+        return [missed(f"against {method}", "")]
+    seeds = comparison.seeds()
+    lost = comparison.lost()
+    means = comparison.means
+    worst = min(means, key=lambda pair: means[pair])
+    worst_shown = f"{means[worst]:+.1f} ({worst})"
+    ours = comparison.summary()
+    least = LEAST[method]
+    in_words = ", ".join(lost) or "none"
+    return [
+        goal(f"no pair lost to {method}", in_words, "none", seeds, not lost),
+        goal(f"worst against {method}", worst_shown, "≥ -1", seeds, means[worst] >= WORST),
+        goal(f"mean over {method}", with_ends(ours), f"≥ +{least:g}", seeds, ours.mean >= least),
+    ]
+
+
+def with_ends(ours: Summary) -> str:
+    return f"{ours.mean:+.2f} ({ours.low:+.2f} to {ours.high:+.2f})"
+
+
+def means_by_pair(results: Results, declared: dict[str, Pair]) -> str:
+    """Mean accuracy of every method on every pair, with its number of seeds."""
     every = (DEFAULT, BEFORE, *REFERENCES, *dict(ABLATIONS), "primary_only", *SINGLE_RUNS)
-    return [method for method in every if method in results.methods()]
-
-
-def means_by_pair(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
+    methods = [method for method in every if method in results.methods()]
     lines = []
-    for name in declared:
-        line = [name]
-        for method in shown_methods(results):
-            values = [*results.scores[name].get(method, {}).values()]
-            line.append(f"{np.mean(values):.1f} ({len(values)})" if values else "")
+    for pair in declared:
+        line = [pair]
+        for method in methods:
+            values = [*results.scores[pair].get(method, {}).values()]
+            cell = ""
+            if values:
+                cell = f"{np.mean(values):.1f} ({len(values)})"
+            line.append(cell)
         lines.append(line)
-    return lines
+    return table(("pair", *methods), lines)
 
 
-def ablations(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
-    lines = []
+def ablations(results: Results, declared: dict[str, Pair]) -> str:
     singles = [(name, "primary_only") for name in SINGLE_RUNS]
+    lines = []
     for first, second in (*ABLATIONS, *singles):
         comparison = compare(results, first, second, declared)
-        if comparison.differences:
-            mean, low, high = comparison.mean()
-            ends = f"{low:+.2f} to {high:+.2f}"
-            lost = ", ".join(comparison.lost()) or "none"
-            count = str(len(comparison.means))
-            row = f"{first} (the same runs)" if first in results.repeated else first
-            seeds = comparison.seeds()
-            lines.append([row, second, f"{mean:+.2f}", ends, lost, count, seeds])
-    return lines
+        if not comparison.differences:
+            continue
+        row = first
+        if first in results.repeated:
+            row = f"{first} (the same runs)"
+        ours = comparison.summary()
+        ends = f"{ours.low:+.2f} to {ours.high:+.2f}"
+        lost = ", ".join(comparison.lost()) or "none"
+        line = [row, second, f"{ours.mean:+.2f}", ends, lost, str(ours.n), comparison.seeds()]
+        lines.append(line)
+    return table(
+        ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs", "seeds"), lines
+    )
 
 
-def reliability(results: Results, product: str) -> str:
+def reliability(results: Results, product: str) -> list[list[str]]:
     """How often auxiliary data helped, by the chance that a product row said."""
-    chances, outcomes = helped(results, product)
-    numbers = np.minimum((np.array(chances) * BINS).astype(int), BINS - 1)
+    chances, outcomes = map(np.array, helped(results, product))
+    numbers = np.minimum((chances * BINS).astype(int), BINS - 1)
     lines = []
     for number in range(BINS):
-        inside = np.flatnonzero(numbers == number)
-        if len(inside):
-            chance = np.mean([chances[row] for row in inside])
-            share = np.mean([outcomes[row] for row in inside])
-            lines.append([f"{chance:.2f}", f"{share:.2f}", str(len(inside))])
-    return rows(("chance that was said", "share that was helped", "runs"), lines)
-
-
-def suspicious(results: Results) -> list[list[str]]:
-    """How well wrong labels are found: means over sources and seeds, and their mean over pairs."""
-    lines = []
-    means = []
-    for pair, sources in results.suspicious.items():
-        if sources:
-            names = ("wrong", "list", "cleanlab", "seconds")
-            mean = {name: float(np.mean([source[name] for source in sources])) for name in names}
-            means.append(mean)
-            lines.append([pair, *found(mean), f"{mean['seconds']:.1f}"])
-    if means:
-        gains = [mean["list"] - mean["cleanlab"] for mean in means]
-        average, low, high = interval(gains)
-        gain = f"{average:+.3f} ({low:+.3f} to {high:+.3f})"
-        lines.append(["mean difference", "", gain, "", ""])
+        inside = numbers == number
+        if inside.any():
+            means = [f"{np.mean(chances[inside]):.2f}", f"{np.mean(outcomes[inside]):.2f}"]
+            lines.append([*means, str(inside.sum())])
     return lines
 
 
-def found(mean: dict[str, float]) -> list[str]:
-    return [f"{mean['wrong']:.0%}", f"{mean['list']:.3f}", f"{mean['cleanlab']:.3f}"]
+def suspicious(results: Results) -> str:
+    """How well wrong labels are found: means over sources and seeds, and their mean over pairs. The
+    rows are a record of the revision that `run.py` names.
+    """
+    lines = []
+    gains = []
+    for pair, sources in results.suspicious.items():
+        mean = {}
+        for name in ("wrong", "list", "cleanlab", "seconds"):
+            mean[name] = float(np.mean([source[name] for source in sources]))
+        gains.append(mean["list"] - mean["cleanlab"])
+        areas = [f"{mean['list']:.3f}", f"{mean['cleanlab']:.3f}"]
+        lines.append([pair, f"{mean['wrong']:.0%}", *areas, f"{mean['seconds']:.1f}"])
+    ours = summarise(gains)
+    shown = f"{ours.mean:+.3f} ({ours.low:+.3f} to {ours.high:+.3f})"
+    lines.append(["mean difference", "", shown, "", ""])
+    head = ("wrong labels", "wrong", "AUROC of the list", "of cleanlab", "seconds for 10,000")
+    return table(head, lines)
 
 
-def times(results: Results) -> list[list[str]]:
-    return [
-        [method, f"{np.median(seconds):.1f}", str(len(seconds))]
-        for method, seconds in sorted(results.seconds.items())
-    ]
+def times(results: Results) -> str:
+    lines = []
+    for method, seconds in sorted(results.seconds.items()):
+        lines.append([method, f"{np.median(seconds):.1f}", str(len(seconds))])
+    return table(("method", "median seconds of a core", "runs"), lines)

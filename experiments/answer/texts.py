@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -14,10 +15,23 @@ WORDS = 100
 """Words of a film or product review that are kept."""
 
 
+def with_texts(
+    data: DataFolder,
+    dataset: str,
+    split: str,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    classes: tuple[str, ...],
+) -> Part:
+    """The reviews of some rows, with their labels."""
+    names, texts = data.texts(dataset, split, rows)
+    return Part(names, first_words(texts, WORDS), labels, classes)
+
+
 @builder
 def maths_steps(data: DataFolder) -> Examples:
     steps = solution_is_long(data, "test")
-    rows = balanced(steps, [800], "maths_steps/test")[0]
+    rows, _ = balanced(steps, [800], "maths_steps/test")
     texts = data.texts("llm/gsm8k", "test", rows, "question")
     test = Part(*texts, steps[rows], ("short", "long"))
 
@@ -27,7 +41,8 @@ def maths_steps(data: DataFolder) -> Examples:
     pool = Part(*texts, steps[rows], ("short", "long"))
 
     rest = shuffled(rest, "maths_steps/auxiliary")
-    first, second = rest[:2500], rest[2500:5000]
+    first = rest[:2500]
+    second = rest[2500:5000]
     digits = answer_digits(data, "train")
     texts = data.texts("llm/gsm8k", "train", first, "question")
     with_digits = Part(*texts, digits[first], ("1", "2", "3", "more"))
@@ -61,16 +76,18 @@ def asked_for(data: DataFolder, split: str) -> np.ndarray:
     return np.array(asked)
 
 
+CORPORA: dict[str, tuple[tuple[str, ...], str, int]] = {
+    "gsm8k": (("train",), "question", 1),
+    "tofu": (("train",), "question", 1),
+    "wikitext2": (("test", "validation"), "text", 12),
+    "instructions": (("train",), "prompt", 1),
+}
+"""Splits and column of every corpus, and the fewest words of a text."""
+
+
 def documents(data: DataFolder, corpus: str) -> tuple[list[str], list[str]]:
     """Names and texts of a corpus for language models, without headings and short paragraphs."""
-    if corpus == "wikitext2":
-        splits = ("test", "validation")
-        column = "text"
-        fewest = 12
-    else:
-        splits = ("train",)
-        column = "prompt" if corpus == "instructions" else "question"
-        fewest = 1
+    splits, column, fewest = CORPORA[corpus]
     names: list[str] = []
     texts: list[str] = []
     for split in splits:
@@ -92,7 +109,7 @@ def fragment(text: str, length: int, random: np.random.Generator) -> str:
 @builder
 def corpora_rotated(data: DataFolder) -> Examples:
     """No text gives fragments to two parts."""
-    corpora = ("gsm8k", "tofu", "wikitext2", "instructions")
+    corpora = tuple(CORPORA)
     sizes = {"test": 150, "pool": 90, "auxiliary": 400}
     parts: dict[str, list[Part]] = {name: [] for name in sizes}
     for number, corpus in enumerate(corpora):
@@ -106,10 +123,9 @@ def corpora_rotated(data: DataFolder) -> Examples:
                 # It takes several fragments of a text where there are too few texts.
                 rows = np.resize(order[start:], count)
             start += count
-            fragments = [fragment(texts[row], 6, random) for row in rows]
-            labels = np.full(count, number)
-            row_names = [names[row] for row in rows]
-            parts[part_name].append(Part(row_names, fragments, labels, corpora))
+            part = Part(names, texts, np.full(len(texts), number), corpora).take(rows)
+            fragments = [fragment(text, 6, random) for text in part.inputs]
+            parts[part_name].append(Part(part.ids, fragments, part.labels, corpora))
     rotated = shifted(joined(parts["auxiliary"]), 1.0, "corpora_rotated/labels")
     return Examples(joined(parts["pool"]), joined(parts["test"]), {"rotated": rotated})
 
@@ -131,27 +147,26 @@ def scrambled(names: list[str], texts: list[str], count: int, purpose: str) -> P
 
 @builder
 def scrambled_elsewhere(data: DataFolder) -> Examples:
-    parts = []
     names, texts = documents(data, "wikitext2")
-    for is_test, count in ((True, 800), (False, 400)):
-        rows = [row for row, name in enumerate(names) if ("/test/" in name) == is_test]
-        row_names = [names[row] for row in rows]
-        row_texts = [texts[row] for row in rows]
-        parts.append(scrambled(row_names, row_texts, count, f"scrambled_elsewhere/{count}"))
-    test, pool = parts
+    start = sum("/test/" in name for name in names)  # the test split comes first
+    test = scrambled(names[:start], texts[:start], 800, "scrambled_elsewhere/800")
+    pool = scrambled(names[start:], texts[start:], 400, "scrambled_elsewhere/400")
     names, texts = documents(data, "gsm8k")
     more_names, more_texts = documents(data, "tofu")
-    elsewhere = scrambled(
-        names + more_names, texts + more_texts, 2400, "scrambled_elsewhere/auxiliary"
-    )
+    purpose = "scrambled_elsewhere/auxiliary"
+    elsewhere = scrambled(names + more_names, texts + more_texts, 2400, purpose)
     return Examples(pool, test, {"elsewhere": elsewhere})
 
 
 SENTIMENT = ("negative", "positive")
 GOOD = (
-    "good|great|excellent|best|love|loved|wonderful|perfect|amazing|favorite|enjoyed|fun|beautiful"
+    *("good", "great", "excellent", "best", "love", "loved", "wonderful", "perfect", "amazing"),
+    *("favorite", "enjoyed", "fun", "beautiful"),
 )
-BAD = "bad|worst|terrible|awful|boring|waste|poor|stupid|horrible|dull|worse|nothing|annoying"
+BAD = (
+    *("bad", "worst", "terrible", "awful", "boring", "waste", "poor", "stupid", "horrible"),
+    *("dull", "worse", "nothing", "annoying"),
+)
 FIRST_PERSON = {"i", "my", "me"}
 
 
@@ -160,30 +175,33 @@ def reviews(data: DataFolder, split: str, rows: tuple[int, int], size: int, purp
     start, end = rows
     labels = np.full(len(data.column("imdb", split, "label")), -1)
     labels[start:end] = data.column("imdb", split, "label")[start:end]
-    chosen = balanced(labels, [size], purpose)[0]
-    names, texts = data.texts("imdb", split, chosen)
-    return Part(names, first_words(texts, WORDS), labels[chosen], SENTIMENT)
+    chosen, _ = balanced(labels, [size], purpose)
+    return with_texts(data, "imdb", split, chosen, labels[chosen], SENTIMENT)
 
 
 def lower_words(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
 
 
+def score(text: str) -> int:
+    """How many more good words than bad ones a text has."""
+    counts = Counter(lower_words(text))
+    good = sum(counts[word] for word in GOOD)
+    return good - sum(counts[word] for word in BAD)
+
+
 @builder
 def reviews_weak(data: DataFolder) -> Examples:
     test = reviews(data, "test", (5000, 6700), 800, "reviews_weak/test")
     pool = reviews(data, "train", (12_000, 12_600), 300, "reviews_weak/train")
-    names, texts = data.texts("imdb", "train", np.arange(12_600, 16_000))
-    good, bad = GOOD.split("|"), BAD.split("|")
-    scores = []
-    for text in texts:
-        words = lower_words(text)
-        scores.append(sum(word in good for word in words) - sum(word in bad for word in words))
-    decided = [row for row, score in enumerate(scores) if score != 0][:2400]
-    labels = np.array([int(scores[row] > 0) for row in decided])
-    row_names = [names[row] for row in decided]
-    row_texts = first_words([texts[row] for row in decided], WORDS)
-    return Examples(pool, test, {"rule": Part(row_names, row_texts, labels, SENTIMENT)})
+    _, texts = data.texts("imdb", "train", np.arange(12_600, 16_000))
+    scores = np.array([score(text) for text in texts])
+    decided = np.flatnonzero(scores)[:2400]
+    labels = (scores[decided] > 0).astype(np.int64)
+    rows = 12_600 + decided
+    return Examples(
+        pool, test, {"rule": with_texts(data, "imdb", "train", rows, labels, SENTIMENT)}
+    )
 
 
 @builder
@@ -203,8 +221,7 @@ def shops_sources(data: DataFolder) -> Examples:
     def product_reviews(split: str, rows: np.ndarray) -> Part:
         domains = data.column("amazon_helpful", split, "domain")
         labels = np.array([shops.index(domains[row]) for row in rows])
-        names, texts = data.texts("amazon_helpful", split, rows)
-        return Part(names, first_words(texts, WORDS), labels, shops)
+        return with_texts(data, "amazon_helpful", split, rows, labels, shops)
 
     domains = data.column("amazon_helpful", "train", "domain")
     labels = np.array([shops.index(name) for name in domains])

@@ -31,8 +31,7 @@ def build(name: str, root: Path, out: Path, seed: int) -> Path:
 
     The folder has `job.yaml`, `primary/train.parquet` (the pool from which the product draws the
     labelled examples of the seed), `primary/test.parquet`, and a Parquet file for each auxiliary
-    source. No method reads the files with the right labels of wrong sources. Only the job depends
-    on the seed. Returns the folder.
+    source. Only the job, which is written last, depends on the seed. Returns the folder.
     """
     from . import pairs
 
@@ -47,16 +46,9 @@ def build(name: str, root: Path, out: Path, seed: int) -> Path:
     write_part(examples.test, folder / "primary" / "test.parquet")
     for source, part in examples.auxiliary.items():
         write_part(part, folder / f"{source}.parquet")
-        if part.truth is not None:
-            np.save(truth_file(folder, source), part.truth)
     settings = yaml.safe_dump(job(pair, examples, folder, seed), sort_keys=False)
     (folder / "job.yaml").write_text(f"# {pair.about}.\n{settings}", encoding="utf-8")
     return folder
-
-
-def truth_file(folder: Path, source: str) -> Path:
-    """The file with the right labels of a source that has wrong ones."""
-    return folder / f"{source}.truth.npy"
 
 
 def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, Any]:
@@ -116,8 +108,7 @@ def write_part(part: Part, path: Path) -> None:
     if isinstance(part.inputs, list):
         columns["text"] = part.inputs
     elif isinstance(part.inputs, dict):
-        for name, values in part.inputs.items():
-            columns[name] = values if values.ndim == 1 else list(values)
+        columns |= {name: list(values) for name, values in part.inputs.items()}
     else:
         columns["image"] = [{"bytes": encoded(pixels), "path": None} for pixels in part.inputs]
     columns["label"] = part.labels.tolist()
@@ -133,7 +124,9 @@ def encoded(pixels: np.ndarray) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()
-    file_format = "WEBP" if pixels.ndim == 3 else "PNG"
+    file_format = "PNG"
+    if pixels.ndim == 3:
+        file_format = "WEBP"
     Image.fromarray(pixels).save(file, file_format, lossless=True, quality=100)
     return file.getvalue()
 
@@ -141,7 +134,7 @@ def encoded(pixels: np.ndarray) -> bytes:
 def checksum(examples: Examples) -> str:
     """A checksum of the names and labels of all examples, part by part."""
     digest = hashlib.sha256()
-    for part in (examples.pool, examples.test, *examples.auxiliary.values()):
+    for part in examples.parts():
         for name, label in zip(part.ids, part.labels.tolist(), strict=True):
             digest.update(f"{name} {label}\n".encode())
     return digest.hexdigest()[:16]
