@@ -223,7 +223,8 @@ def costs() -> str:
         f"In all, {len(every)} runs (a portfolio counts as one) took {minutes(every):.1f} minutes. "
         f"{five_rows()}"
     )
-    return "\n\n".join(["## What it cost", COMPILED, table(head, lines), text, made_again()])
+    parts = ["## What it cost", COMPILED, table(head, lines), text, made_again()]
+    return "\n\n".join(filter(None, parts))
 
 
 def made_again() -> str:
@@ -236,6 +237,8 @@ def made_again() -> str:
             times = figures_of.setdefault(line["fingerprint"], {})
             times[started] = json.dumps(figures, sort_keys=True)
     repeated = [times for times in figures_of.values() if len(times) > 1]
+    if not repeated:
+        return ""
     same = sum(len(set(times.values())) == 1 for times in repeated)
     often = f"{len(repeated)} runs were made more than once, up to {max(map(len, repeated))} times"
     return (

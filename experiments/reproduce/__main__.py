@@ -7,12 +7,15 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attittud_lab.cli import run_and_exit
 from attittud_lab.commands import Command
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 HERE = Path(__file__).parents[1]
 
@@ -106,47 +109,33 @@ def reproduce(
     apart: use `--results FOLDER`.
     """
     from rich.console import Console
-    from rich.table import Table
 
-    from attittud_lab.errors import InputError
     from attittud_lab.output.interrupts import interruptible
     from attittud_lab.output.progress import display, parse_duration
-    from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
 
     console = Console()
     if name is None:
-        table = Table(box=None, show_header=False)
-        for listed, experiment in EXPERIMENTS.items():
-            if experiment.encoder is None:
-                encoder = ""
-            else:
-                encoder = "; --model: a folder with a text encoder"
-            table.add_row(listed, f"{experiment.about}. --data: {experiment.data}{encoder}")
-        console.print(table)
+        console.print(listing())
         return
-    names = [name, *(word for word in overrides or [] if "=" not in word)]
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise InputError(
-                f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}"
-            )
-    if data is None and not quick:
-        if EXPERIMENTS[name].encoder is None:
-            encoder = ""
-        else:
-            encoder = " and that with a text encoder by --model"
-        raise InputError(
-            f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick"
-        )
-    results = results or (work / "results" if quick else HERE / "results")
+    words = [name, *(overrides or [])]
+    names = [word for word in words if "=" not in word]
+    check(names, has_data=quick or data is not None)
+    usual_results = HERE / "results"
+    if quick:
+        usual_results = work / "results"
+        work = work / "quick"
+    results = results or usual_results
+    seconds = None
+    if budget is not None:
+        seconds = parse_duration(budget)
     settings: dict[str, Any] = {
         "results": results,
-        "work": work / "quick" if quick else work,
-        "overrides": [word for word in overrides or [] if "=" in word],
+        "work": work,
+        "overrides": [word for word in words if "=" in word],
         "quick": quick,
-        "budget": None if budget is None else parse_duration(budget),
+        "budget": seconds,
         "only": part or [],
         "seeds": seeds,
         "model": model,
@@ -169,6 +158,41 @@ def reproduce(
         console.print(f"Results: {path}", soft_wrap=True)
 
 
+def listing() -> Table:
+    """A line for each experiment."""
+    from rich.table import Table
+
+    from experiments.reproduce.experiments import EXPERIMENTS
+
+    table = Table(box=None, show_header=False)
+    for name, experiment in EXPERIMENTS.items():
+        needs = f"--data: {experiment.data}"
+        if experiment.encoder is not None:
+            needs += "; --model: a folder with a text encoder"
+        table.add_row(name, f"{experiment.about}. {needs}")
+    return table
+
+
+def check(names: list[str], *, has_data: bool) -> None:
+    """Refuse unknown experiments, and a run without data."""
+    from attittud_lab.errors import InputError
+    from experiments.reproduce.experiments import EXPERIMENTS
+
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InputError(
+                f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}"
+            )
+    if not has_data:
+        last = EXPERIMENTS[names[-1]]
+        encoder = ""
+        if last.encoder is not None:
+            encoder = " and that with a text encoder by --model"
+        raise InputError(
+            f"name the folder with {last.data} by --data{encoder}, or try it with --quick"
+        )
+
+
 def build() -> typer.Typer:
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -178,9 +202,9 @@ def build() -> typer.Typer:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    run_and_exit(
-        build, sys.argv[1:] if arguments is None else arguments, "python -m experiments.reproduce"
-    )
+    if arguments is None:
+        arguments = sys.argv[1:]
+    run_and_exit(build, arguments, "python -m experiments.reproduce")
 
 
 if __name__ == "__main__":

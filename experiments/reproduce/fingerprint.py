@@ -29,9 +29,8 @@ def fingerprint(config: Config) -> str:
     """
     plain = comparable(config)
     _forget_later(config, plain)
-    if config.strategy.name == PRIMARY_ONLY and all(
-        x.objective == "masked_lm" for x in config.data.auxiliary.values()
-    ):
+    objectives = {source.objective for source in config.data.auxiliary.values()}
+    if config.strategy.name == PRIMARY_ONLY and objectives <= {"masked_lm"}:
         plain["data"]["auxiliary"] = {}
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
@@ -51,7 +50,9 @@ def _forget_later(config: Any, plain: dict[str, Any]) -> None:
     """
     for entry in fields(config):
         value = getattr(config, entry.name)
-        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        default = entry.default
+        if entry.default_factory is not MISSING:
+            default = entry.default_factory()
         if entry.metadata.get("later") and value == default:
             plain.pop(entry.name, None)
         elif is_dataclass(value) and entry.name in plain:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,11 +29,9 @@ def write_miniature(folder: Path, kind: str) -> Path:
     target = folder / f"miniature-{kind}"
     target.mkdir(parents=True, exist_ok=True)
     if kind == "cifar10":
-        # Cats and dogs: enough for 120 to train and 80 to validate.
-        for split, counts in (
-            ("train", [100 if name in ("cat", "dog") else 12 for name in TEN]),
-            ("test", [20] * 10),
-        ):
+        counts_of = dict.fromkeys(TEN, 12)
+        counts_of |= {"cat": 100, "dog": 100}  # enough for 120 to train and 80 to validate
+        for split, counts in (("train", [*counts_of.values()]), ("test", [20] * 10)):
             labels = np.repeat(np.arange(10), counts)
             _write(target, split, {"label": labels}, {"label": list(TEN)}, labels)
         return target
@@ -53,9 +51,10 @@ def write_chest_xray(folder: Path) -> Path:
     import pyarrow as pa
 
     target = folder / "miniature-chest-xray"
-    x_rays, photographs = (target / name for name in CHEST_XRAY)
-    for place in (x_rays, photographs):
-        place.mkdir(parents=True, exist_ok=True)
+    x_rays = target / CHEST_XRAY[0]
+    photographs = target / CHEST_XRAY[1]
+    x_rays.mkdir(parents=True, exist_ok=True)
+    photographs.mkdir(parents=True, exist_ok=True)
     patterns = np.random.default_rng(0).integers(0, 256, (5, SIZE, SIZE, 3))
     for first, (split, count) in enumerate((("train", 120), ("validation", 60), ("test", 60))):
         random = np.random.default_rng(first)
@@ -86,17 +85,12 @@ def _write(
     random = np.random.default_rng(len(labels))
     patterns = np.random.default_rng(0).integers(0, 256, (int(labels.max()) + 1, SIZE, SIZE, 3))
     images = _images(patterns[labels], random)
-    order = random.permutation(len(labels))
-    features = {column: {"names": names[column], "_type": "ClassLabel"} for column in columns}
-    metadata = {
-        "huggingface": json.dumps({"info": {"features": {"img": {"_type": "Image"}, **features}}})
-    }
-    table = pa.table(
-        {
-            "img": [images[i] for i in order],
-            **{name: values[order] for name, values in columns.items()},
-        }
-    ).replace_schema_metadata(metadata)
+    features: dict[str, Any] = {"img": {"_type": "Image"}}
+    for column, classes in names.items():
+        features[column] = {"names": classes, "_type": "ClassLabel"}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"img": images} | columns).take(random.permutation(len(labels)))
+    table = table.replace_schema_metadata(metadata)
     save_table(table, folder / f"{split}-00000-of-00001.parquet")
 
 
@@ -117,11 +111,8 @@ def _images(signals: np.ndarray, random: np.random.Generator) -> list[dict[str, 
 
     images: list[dict[str, bytes | None]] = []
     for signal in signals:
-        pixels = (
-            (0.3 * signal + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3)))
-            .clip(0, 255)
-            .astype(np.uint8)
-        )
+        pixels = 0.3 * signal + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3))
+        pixels = pixels.clip(0, 255).astype(np.uint8)
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         images.append({"bytes": file.getvalue(), "path": None})

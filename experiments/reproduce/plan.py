@@ -45,10 +45,11 @@ class Plan:
     def __post_init__(self) -> None:
         first = self.parts[self.searched[0]]
         self.candidates = candidates(first)
-        self.variants = {
-            c.label: variants(c.strategy, first.compare, tuned=c.tuned) for c in self.candidates
-        }
-        self.seeds = [first.seed + i for i in range(first.compare.seeds)][: self.most]
+        self.variants = {}
+        for candidate in self.candidates:
+            settings = variants(candidate.strategy, first.compare, tuned=candidate.tuned)
+            self.variants[candidate.label] = settings
+        self.seeds = range(first.seed, first.seed + first.compare.seeds)[: self.most]
         self.tuning_seeds = self.seeds[: first.compare.tuning_seeds]
 
     def jobs(self, find: Find, share: float = 0.0) -> Iterator[Job]:
@@ -59,13 +60,12 @@ class Plan:
         share the work read different data.
         """
         yield from self._search(share)
-        chosen = [
-            (c, variant) for c in self.candidates if (variant := self.chosen(c, find)) is not None
-        ]
+        chosen = [(candidate, self.chosen(candidate, find)) for candidate in self.candidates]
         for seed in self.seeds:
             for part in _turned(self.wanted, share):
                 for candidate, variant in chosen:
-                    yield self.job(part, candidate, variant, seed)
+                    if variant is not None:
+                        yield self.job(part, candidate, variant, seed)
 
     def missing(self, find: Find) -> set[str]:
         """Return the wanted parts of which runs are missing; all of them while the search is not
@@ -86,9 +86,8 @@ class Plan:
         most = max(map(len, self.variants.values()))
         for part in _turned(self.searched, share):
             for seed in self.tuning_seeds:
-                for number in range(
-                    most
-                ):  # strategies take turns: an interrupted search has as many tries of each
+                # Strategies take turns: an interrupted search has as many tries of each.
+                for number in range(most):
                     for candidate in self.candidates:
                         for variant in self.variants[candidate.label][number : number + 1]:
                             yield self.job(part, candidate, variant, seed)
@@ -97,23 +96,20 @@ class Plan:
         """Return the settings with the best mean on validation; None where the search is not over,
         or all diverged.
         """
-        tries = {
-            variant: [
-                find(self.job(part, candidate, variant, seed))
-                for part in self.searched
-                for seed in self.tuning_seeds
-            ]
-            for variant in self.variants[candidate.label]
-        }
-        if len(tries) == 1:
-            return next(iter(tries))
-        if any(line is None for lines in tries.values() for line in lines):
-            return None
-        whole = {
-            variant: lines
-            for variant, lines in tries.items()
-            if not any("diverged" in line for line in lines)
-        }
+        tried = self.variants[candidate.label]
+        if len(tried) == 1:
+            return tried[0]
+        whole = {}
+        for variant in tried:
+            lines = []
+            for part in self.searched:
+                for seed in self.tuning_seeds:
+                    line = find(self.job(part, candidate, variant, seed))
+                    if line is None:
+                        return None
+                    lines.append(line)
+            if not any("diverged" in line for line in lines):
+                whole[variant] = lines
         return max(whole, key=lambda variant: merit(whole[variant]), default=None)
 
     def job(self, part: str, candidate: Candidate, variant: Variant, seed: int) -> Job:

@@ -136,29 +136,32 @@ class Results:
         del about["config"], about["version"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side
-        finished = isinstance(result, RunResult)
-        line = {
+        line: Line = {
             "fingerprint": job.fingerprint,
             "split": read_json(folder / "data.json").get("seed"),
             "seconds": round(seconds, 2),
-            "result": result.plain() if finished else None,
-            "curves": curves(folder / "metrics.jsonl") if finished else {},
+            "result": None,
+            "curves": {},
             "made_with": {name: value for name, value in about.items() if value is not None},
         }
-        self._write(job, line if finished else line | {"diverged": result})
+        if isinstance(result, RunResult):
+            line["result"] = result.plain()
+            line["curves"] = curves(folder / "metrics.jsonl")
+        else:
+            line["diverged"] = result
+        self._write(job, line)
 
     def _write(self, job: Job, line: Mapping[str, Any]) -> None:
-        whole = {"part": job.part, "run": job.run} | {
-            k: v for k, v in line.items() if k not in ("part", "run")
-        }
+        whole = {"part": job.part, "run": job.run, **line}
+        # A copied line names another part.
+        whole |= {"part": job.part, "run": job.run}
         self._known[job.fingerprint] = whole
         self._written[job.experiment, job.part, job.run] = job.fingerprint
         path = self.path(job.experiment)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with path.open(
-                "ab", buffering=0
-            ) as file:  # a line at once: other processes may read and write here
+            # A line at once: other processes may read and write here.
+            with path.open("ab", buffering=0) as file:
                 file.write((json.dumps(whole) + "\n").encode())
         except OSError as error:
             raise cannot_write(path, error) from None
@@ -168,32 +171,32 @@ def merit(lines: Iterable[Line]) -> tuple[float, float]:
     """Return what a search chooses by: the mean of the metric on validation and, for ties, the
     negative mean loss.
     """
-    results = [line["result"] for line in lines]
-    metric = results[0]["metric"]
-    return fmean(r["validation"][metric] for r in results), -fmean(
-        r["validation"]["loss"] for r in results
-    )
+    metrics = []
+    losses = []
+    for line in lines:
+        result = line["result"]
+        metrics.append(result["validation"][result["metric"]])
+        losses.append(result["validation"]["loss"])
+    return fmean(metrics), -fmean(losses)
 
 
 def curves(path: Path) -> dict[str, list[float]]:
     """Read what a guided phase logged about its basis and weights, in at most `POINTS` means; empty
     where it has no basis.
     """
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    logged = [
-        line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line
-    ]
+    logged = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line["phase"] == "guided" and "attittud/captured_primary" in line:
+            logged.append(line)
     if not logged:
         return {}
+    keys = {"step": "step"} | {name: f"attittud/{name}" for name in CURVES + EARNED}
     size = -(-len(logged) // POINTS)
-    chunks = [logged[i : i + size] for i in range(0, len(logged), size)]
-    steps = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
-    names = [*CURVES, *(name for name in EARNED if f"attittud/{name}" in logged[0])]
-    return steps | {
-        name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks]
-        for name in names
-    }
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(f"{fmean(values):.5g}")
+    means: dict[str, list[float]] = {}
+    for name, key in keys.items():
+        if key in logged[0]:
+            values = [line[key] for line in logged]
+            chunks = [values[start : start + size] for start in range(0, len(values), size)]
+            means[name] = [float(f"{fmean(chunk):.5g}") for chunk in chunks]
+    return means

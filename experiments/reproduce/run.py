@@ -49,9 +49,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 def parts(name: str, data: Path, overrides: Sequence[str]) -> dict[str, Config]:
     """Return the configurations of an experiment's comparisons, by part."""
-    return {
-        part: read_part(files, overrides) for part, files in EXPERIMENTS[name].parts(data).items()
-    }
+    members = EXPERIMENTS[name].parts(data)
+    return {part: read_part(files, overrides) for part, files in members.items()}
 
 
 def read_part(part: Part, overrides: Sequence[str]) -> Config:
@@ -101,16 +100,16 @@ def reproduce(
     plans: dict[str, Plan] = {}
     for name in names:
         experiment = EXPERIMENTS[name]
-        made_up = work if quick else None
-        folder, settings = inputs(name, experiment, data, model, made_up, overrides)
+        if quick:
+            folder, settings = made_up_inputs(experiment, work, overrides)
+        else:
+            folder, settings = inputs(name, experiment, data, model, overrides)
         configurations = parts(name, folder, settings)
         archive = experiment.runs_of or name
         if experiment.start is not None:
             start = read_part(experiment.start(folder), settings)
-            configurations = {
-                part: runner.started(archive, start, config)
-                for part, config in configurations.items()
-            }
+            for part, config in configurations.items():
+                configurations[part] = runner.started(archive, start, config)
         wanted = list(only or configurations)
         if quick and experiment.quick_parts and not only:
             wanted = list(experiment.quick_parts)
@@ -147,34 +146,39 @@ def _searches(
     return [(names, declared(experiment.searched, names, folder))]
 
 
+def made_up_inputs(
+    experiment: Experiment, folder: Path, overrides: Sequence[str]
+) -> tuple[Path, list[str]]:
+    """Write made-up data below a folder. Return their folder and the settings of all parts."""
+    settings = [*QUICK, *experiment.quick, *overrides]
+    if experiment.encoder is not None:
+        settings.append(f"model.name=hf:{experiment.encoder(folder)}")
+    return experiment.miniature(folder), settings
+
+
 def inputs(
     name: str,
     experiment: Experiment,
     data: Path | None,
     model: Path | None,
-    made_up: Path | None,
     overrides: Sequence[str],
 ) -> tuple[Path, list[str]]:
-    """Return the folder with the data and the settings that all parts share; made-up data are
-    written below `made_up`.
-    """
+    """Return the folder with the data and the settings that all parts share."""
     settings = list(overrides)
-    if made_up is not None:
-        data = experiment.miniature(made_up)
-        settings = [*QUICK, *experiment.quick, *overrides]
     if data is None or not data.is_dir():
         raise InputError(
             f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick"
         )
     if experiment.encoder is not None:
-        encoder = model if made_up is None else experiment.encoder(made_up)
-        if encoder is None or not encoder.is_dir():
-            what = "is not given" if encoder is None else f"{encoder}: there is no such folder"
+        if model is None or not model.is_dir():
+            problem = f"{model}: there is no such folder"
+            if model is None:
+                problem = "is not given"
             raise InputError(
-                f"--model {what}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), or "
+                f"--model {problem}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), or "
                 "--quick"
             )
-        settings.append(f"model.name=hf:{encoder}")
+        settings.append(f"model.name=hf:{model}")
     return data, settings
 
 
@@ -186,18 +190,18 @@ def side_by_side(
     Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels
     overlap.
     """
-    jobs = [
-        Job(f"worker {n + 1}", _work, (n, count, names, data, quiet, settings))
-        for n in range(count)
-    ]
+    jobs = []
+    for number in range(count):
+        arguments = (number, count, names, data, quiet, settings)
+        jobs.append(Job(f"worker {number + 1}", _work, arguments))
+    finished: set[str] = set()
     with in_processes(count) as place:
-        outcomes: list[Outcome] = [outcome for _, outcome in place.run(jobs, Progress())]
-    finished = {part for outcome in outcomes for part in outcome.finished}
-    every = [*outcomes[0].finished, *outcomes[0].missing]
-    done, left = (
-        [part for part in every if (part in finished) is complete] for complete in (True, False)
-    )
-    return Outcome(done, left, outcomes[0].results)
+        for _, outcome in place.run(jobs, Progress()):
+            finished.update(outcome.finished)
+    every = [*outcome.finished, *outcome.missing]
+    done = [part for part in every if part in finished]
+    left = [part for part in every if part not in finished]
+    return Outcome(done, left, outcome.results)
 
 
 def _work(
@@ -209,5 +213,7 @@ def _work(
     quiet: bool,
     settings: dict[str, Any],
 ) -> Outcome:
-    progress = Progress() if quiet else Lines(prefix=f"{number + 1}: ")
+    progress: Progress = Lines(prefix=f"{number + 1}: ")
+    if quiet:
+        progress = Progress()
     return reproduce(names, data, progress=progress, share=number / count, **settings)

@@ -5,9 +5,11 @@ time is over.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +47,18 @@ class Clock:
     """How much time there is, in seconds from now on; `seconds` None for as much as it takes."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._end = math.inf
+        if seconds is not None:
+            self._end = time.monotonic() + seconds
         self._took: list[float] = []
 
     def over(self) -> bool:
         """Return whether a run that takes as long as the longest one so far would not end in
         time.
         """
-        usual = (
-            self._took[1:] or self._took
-        )  # the first run of a process may have compiled its network
-        return self._end is not None and time.monotonic() + max(usual, default=0.0) > self._end
+        # The first run of a process may have compiled its network.
+        usual = self._took[1:] or self._took
+        return time.monotonic() + max(usual, default=0.0) > self._end
 
     def took(self, seconds: float) -> None:
         self._took.append(seconds)
@@ -87,31 +90,29 @@ class Runner:
         self.progress.comparison(sum(plan.count for plan in plans) - len(done))
         missing = self._missing(plans)
         while missing and not self.clock.over():
-            job = next(
-                (
-                    job
-                    for plan in plans
-                    for job in plan.jobs(self.results.find, self.share)
-                    if self._take(job)
-                ),
-                None,
-            )
+            job = self._next(plans)
             if job is None:
                 time.sleep(WAIT)
             else:
-                self._train(job, self._folder(job))
+                self._train(job, self.work / job.experiment / job.part / "runs" / job.run)
             missing = self._missing(plans)
-        every = [part for plan in plans for part in plan.wanted]
+        every = list(chain(*(plan.wanted for plan in plans)))
+        finished = [part for part in every if part not in missing]
+        unfinished = [part for part in every if part in missing]
         files = dict.fromkeys(self.results.path(plan.experiment) for plan in plans)
-        return Outcome(
-            [part for part in every if part not in missing],
-            [part for part in every if part in missing],
-            [*files],
-        )
+        return Outcome(finished, unfinished, [*files])
 
     def _missing(self, plans: Sequence[Plan]) -> set[str]:
         self.results.read()
-        return {part for plan in plans for part in plan.missing(self.results.find)}
+        return set().union(*(plan.missing(self.results.find) for plan in plans))
+
+    def _next(self, plans: Sequence[Plan]) -> Job | None:
+        """Take the most urgent run that is missing and that no other process is at."""
+        for plan in plans:
+            for job in plan.jobs(self.results.find, self.share):
+                if self._take(job):
+                    return job
+        return None
 
     def _take(self, job: Job) -> bool:
         """Claim a run that is missing, and see to the weights that it starts from."""
@@ -123,15 +124,14 @@ class Runner:
         self.results.release(job)
         return False
 
-    def _folder(self, job: Job) -> Path:
-        return self.work / job.experiment / job.part / "runs" / job.run
-
     def _train(self, job: Job, folder: Path) -> None:
         """Train a run that was claimed, and release it."""
         result: Any
         try:
             shown = self.progress.begin(f"{job.part}: {job.run}")
-            data = None if (folder / "result.json").exists() else self._prepared(job.config)
+            data = None
+            if not (folder / "result.json").exists():
+                data = self._prepared(job.config)
             began = time.perf_counter()
             try:
                 result = train(job.config, run_dir=folder, data=data, progress=shown)

@@ -12,7 +12,7 @@ from experiments.reproduce.miniature import save_table
 
 FOLDERS = {"imdb": "imdb", "amazon": "amazon_helpful"}
 """Tasks, each with its folder inside the data folder."""
-LABELS = {"500": "500", "full": "null"}
+LABELS = ("500", "full")
 _GOOD = ("good", "great", "lovely", "fine")
 _BAD = ("bad", "poor", "awful", "dull")
 _PLAIN = (
@@ -35,31 +35,31 @@ _LENGTH = 16
 
 
 def part_name(task: str, labels: str, *, swapped: bool) -> str:
-    return f"table1-text-{task}-{labels}{'-swapped' if swapped else ''}"
+    name = f"table1-text-{task}-{labels}"
+    if swapped:
+        return f"{name}-swapped"
+    return name
 
 
 def text_parts(folder: Path) -> Mapping[str, tuple[str, list[str]]]:
     """Both tasks with few and with all labels, each with its own text and with the other task's
     text.
     """
-    other = {"imdb": "amazon", "amazon": "imdb"}
-    return {
-        part_name(task, labels, swapped=swapped): (
-            f"table1-text-{task}-{labels}.yaml",
-            [
-                f"data.primary.path={_place(folder, task)}",
-                *_text(folder, other[task] if swapped else task),
-            ],
-        )
-        for labels in LABELS
-        for task in FOLDERS
-        for swapped in (False, True)
-    }
+    parts = {}
+    for labels in LABELS:
+        for task, other in (("imdb", "amazon"), ("amazon", "imdb")):
+            file = f"table1-text-{task}-{labels}.yaml"
+            primary = f"data.primary.path={_place(folder, task)}"
+            own_text = [primary, *_text(folder, task)]
+            other_text = [primary, *_text(folder, other)]
+            parts[part_name(task, labels, swapped=False)] = (file, own_text)
+            parts[part_name(task, labels, swapped=True)] = (file, other_text)
+    return parts
 
 
 def text_start(folder: Path) -> tuple[str, list[str]]:
     """The run that trains a masked-word head for each of the two texts."""
-    texts = [change for task in FOLDERS for change in _text(folder, task)]
+    texts = [*_text(folder, "imdb"), *_text(folder, "amazon")]
     return "table1-text-start.yaml", [f"data.primary.path={_place(folder, 'imdb')}", *texts]
 
 
@@ -92,15 +92,15 @@ def write_texts(folder: Path) -> Path:
     target = folder / "miniature-text"
     for task, place in FOLDERS.items():
         (target / place).mkdir(parents=True, exist_ok=True)
-        splits = {"train": 160, "test": 40, "unsupervised": 60} | (
-            {"validation": 40} if task == "amazon" else {}
-        )
+        splits = {"train": 160, "test": 40, "unsupervised": 60}
+        if task == "amazon":
+            splits["validation"] = 40
         for split, count in splits.items():
             draw = random.Random(f"{task} {split}")
             texts = []
             for number in range(count):
                 words = draw.choices(_PLAIN, k=draw.randint(3, 30))
-                words.insert(draw.randrange(len(words)), draw.choice(_BAD if number % 2 else _GOOD))
+                words.insert(draw.randrange(len(words)), draw.choice((_GOOD, _BAD)[number % 2]))
                 texts.append(" ".join(words))
             columns: dict[str, list[str] | list[int]] = {"text": texts}
             if split != "unsupervised":

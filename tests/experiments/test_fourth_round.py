@@ -20,6 +20,7 @@ def test_results_are_made_once_and_methods_have_the_same_labels(tmp_path):
     facts = {path.stem: json.loads(path.read_text()) for path in made}
     assert set(facts) == {f"0-{method}" for method in methods}
     assert len({result["labels"] for result in facts.values()}) == 1
+    assert all(result["accuracy"] > 0.3 for result in facts.values())
     assert facts["0-alone"]["accuracy"] > 0.85
     assert facts["0-default"]["provenance"]["revision"]
     assert run.run_all([PAIR], [0], methods, place, 1) == []
