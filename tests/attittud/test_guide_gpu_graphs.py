@@ -94,16 +94,16 @@ def test_captured_step_with_judges_equals_eager(basis):
     for run in (eager, graphed):
         warm_up(run, [True, False, False], judge=lambda run=run: run.losses()[:8] * 2)
     graphs = {
-        heard: captured(
-            graphed, False, **({"judge": lambda: graphed.losses()[:8] * 2} if heard else {})
+        judged: captured(
+            graphed, False, **({"judge": lambda: graphed.losses()[:8] * 2} if judged else {})
         )[0]
-        for heard in (True, False)
+        for judged in (True, False)
     }
-    for seed, heard in enumerate([False, True, False, True, True], start=1):
+    for seed, judged in enumerate([False, True, False, True, True], start=1):
         for run in (eager, graphed):
             run.load(seed)
-        eager.step(False, **({"judge": lambda: eager.losses()[:8] * 2} if heard else {}))
-        graphs[heard].replay()
+        eager.step(False, **({"judge": lambda: eager.losses()[:8] * 2} if judged else {}))
+        graphs[judged].replay()
         close(graphed.parameters(), eager.parameters(), 1e-4)
         got, want = (run.guide._auto.scores["auxiliary"] for run in (graphed, eager))
         close(got.moments, want.moments, 1e-3)

@@ -340,7 +340,7 @@ def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
     """Judges on all workers, or on some; each part's weight is the same on all.
 
     They judge by the auxiliary loss of some examples, so that something is earned within a few
-    answers.
+    scores.
     """
     eta = "auto" if tasks == 1 else {"a": "auto", "b": ETA, "c": "auto"}
     guide = w.guide(eta=eta, judge_every=2, **options)

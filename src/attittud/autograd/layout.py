@@ -48,13 +48,16 @@ def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy tensors. If the sources have several types, there is one call for each type, because
     only then torch is fast.
     """
-    dtypes = set(map(_DTYPE, sources))
-    if len(dtypes) == 1:
+    if len(set(map(_DTYPE, sources))) == 1:
         foreach_copy_(targets, sources)
         return
-    for dtype in dtypes:
-        some = [(to, x) for to, x in zip(targets, sources, strict=True) if x.dtype == dtype]
-        foreach_copy_([to for to, _ in some], [x for _, x in some])
+    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        some_targets, some_sources = by_type.setdefault(source.dtype, ([], []))
+        some_targets.append(target)
+        some_sources.append(source)
+    for some_targets, some_sources in by_type.values():
+        foreach_copy_(some_targets, some_sources)
 
 
 class Layout:
@@ -388,7 +391,8 @@ class Writing:
         self._zeros = {
             dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes
         }
-        self._waiting: list[tuple[int, Tensor]] = []
+        self._waiting: dict[int, Tensor] = {}
+        """Gradients by the number of their parameter."""
         self._size = 0
         self._arrived: set[int] = set()
         self.closed = False  # whether later gradients pass
@@ -415,7 +419,7 @@ class Writing:
         """Write the gradient of parameter number `at`, now or together with later ones."""
         if gradient.layout != torch.strided:
             raise ValueError(sparse_message(self.layout.names[at]))
-        self._waiting.append((at, gradient))
+        self._waiting[at] = gradient
         self._size += gradient.numel()
         if self._size > self.most:
             self.write()
@@ -423,10 +427,10 @@ class Writing:
     def write(self) -> None:
         """Write the gradients that wait."""
         if self._waiting:
-            targets = [self.views[at] for at, _ in self._waiting]
-            foreach_copy_(targets, [gradient for _, gradient in self._waiting])
-            self._arrived.update([at for at, _ in self._waiting])
-            self._waiting = []
+            targets = [self.views[at] for at in self._waiting]
+            foreach_copy_(targets, list(self._waiting.values()))
+            self._arrived.update(self._waiting)
+            self._waiting = {}
             self._size = 0
 
     def finish(self) -> None:

@@ -50,8 +50,8 @@ def weights(report, task: str = "auxiliary") -> list[float]:
     return [float(found.neutral), float(found.helpful), float(found.harmful)]
 
 
-def heard(p: Problem, names) -> torch.Tensor:
-    """The judges' mean gradient; all of them are asked."""
+def judges_gradient(p: Problem, names) -> torch.Tensor:
+    """The mean gradient of all judges."""
     return flatten(gradients(p.losses(JUDGES).mean(), p.model), names)
 
 
@@ -72,7 +72,7 @@ def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
         rank=3,
         include_mean=include_mean,
     )
-    g_judge = heard(p, want.names)
+    g_judge = judges_gradient(p, want.names)
     parts = want.parts["auxiliary"]
     whole = want.g_a["auxiliary"], want.g_p
     cosines = [cosine(x, g_judge) for x in (parts.neutral, parts.helpful, parts.harmful, *whole)]
@@ -120,18 +120,16 @@ def test_weights_stay_in_bounds(cosines):
     assert (record.weights >= 0).all() and (record.weights <= 1).all()
 
 
-@pytest.mark.parametrize("hearings", [7, 150])
-def test_moments_follow_an_exponential_average(hearings):
-    """A twentieth of the mean is new with every answer, so it is worth at most 39 of them."""
+@pytest.mark.parametrize("steps", [7, 150])
+def test_moments_follow_an_exponential_average(steps):
+    """A twentieth of the mean is new with every score, so it is worth at most 39 of them."""
     random = torch.Generator().manual_seed(1)
-    found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
-    record = record_of(*found.tolist())
-    decay = torch.tensor(
-        [0.95 ** (hearings - 1 - i) for i in range(hearings)], dtype=torch.float64
-    )[:, None]
-    mean = (decay * found).sum(0) / decay.sum()
+    cosines = torch.rand(steps, 5, generator=random, dtype=torch.float64) * 2 - 1
+    record = record_of(*cosines.tolist())
+    decay = 0.95 ** torch.arange(steps, dtype=torch.float64).flip(0)[:, None]
+    mean = (decay * cosines).sum(0) / decay.sum()
     count = decay.sum() ** 2 / decay.square().sum()
-    variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
+    variance = (decay * (cosines - mean).square()).sum(0) / decay.sum() * count / (count - 1)
     assert torch.allclose(record.known[0], mean)
     assert torch.allclose(record.known[1], variance.sqrt())
     assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
@@ -301,12 +299,12 @@ def test_named_tasks_may_mix_auto_and_fixed_weights():
     )
     assert error(p.grads(), want.grads) < 1e-10
     for name in ("a", "c"):
-        parts, g_judge = want.parts[name], heard(p, want.names)
+        parts, g_judge = want.parts[name], judges_gradient(p, want.names)
         cosines = [
             cosine(x, g_judge)
             for x in (parts.neutral, parts.helpful, parts.harmful, want.g_a[name], want.g_p)
         ]
-        # The model stands still, so every answer is the same (except for the basis, which the
+        # The model stands still, so every score is the same (except for the basis, which the
         # refreshes change).
         assert score(report, name)[3:] == pytest.approx(cosines[3:], abs=1e-9)
     values = report.to_dict()
