@@ -47,8 +47,12 @@ def endless(loader: Any, drawn: int) -> Iterator[list[Tensor]]:
     epoch, skip = divmod(drawn, len(loader))
     while True:
         loader.set_epoch(epoch)
-        yield from skip_first_batches(loader, skip) if skip else loader
-        epoch, skip = epoch + 1, 0
+        if skip:
+            yield from skip_first_batches(loader, skip)
+        else:
+            yield from loader
+        epoch += 1
+        skip = 0
 
 
 def train(
@@ -70,10 +74,10 @@ def train(
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = {"primary": signs(32, first=0, seed=1), "auxiliary": signs(256, first=1, seed=2)}
-    loaders = {
-        name: accelerator.prepare(DataLoader(part, batch_size=batch_size, shuffle=True))
-        for name, part in data.items()
-    }
+    loaders = {}
+    for name, part in data.items():
+        loader = DataLoader(part, batch_size=batch_size, shuffle=True)
+        loaders[name] = accelerator.prepare(loader)
     model, optimizer = accelerator.prepare(model, optimizer)
 
     # After prepare: it must see the wrapped model.
@@ -91,9 +95,11 @@ def train(
         done = max(int(path.name.removeprefix("step_")) for path in folder.glob("step_*"))
         accelerator.load_state(str(folder / f"step_{done}"))
     batches = {name: endless(loader, MICRO_BATCHES * done) for name, loader in loaders.items()}
-    scale = (
-        (lambda loss: loss) if accelerator.scaler is None else accelerator.scaler.scale
-    )  # float16 only
+
+    def scale(loss: Tensor) -> Tensor:
+        if accelerator.scaler is None:  # it has one in float16 only
+            return loss
+        return accelerator.scaler.scale(loss)
 
     def losses(name: str) -> Tensor:
         x, y = next(batches[name])
@@ -116,14 +122,12 @@ def train(
         optimizer.zero_grad()
         curve.append(total)
         numbers = latest.numbers()  # on several workers the shares of the last refresh
-        accelerator.log(
-            {"loss": total, **numbers}, step=step
-        )  # to the trackers, where there are any
-        shares = [
-            f"{part} {numbers.get(f'attittud/share_{part}', 0):.2f}"
-            for part in ("neutral", "helpful", "harmful")
-        ]
-        accelerator.print(f"step {step}: loss {total:.4f}, {', '.join(shares)}")
+        # To the trackers, where there are any.
+        accelerator.log({"loss": total, **numbers}, step=step)
+        line = f"step {step}: loss {total:.4f}"
+        for part in ("neutral", "helpful", "harmful"):
+            line += f", {part} {numbers.get(f'attittud/share_{part}', 0):.2f}"
+        accelerator.print(line)
         if step % 5 == 0:
             accelerator.save_state(str(folder / f"step_{step}"))
         after_step(step)

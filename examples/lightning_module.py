@@ -66,10 +66,8 @@ class Closer(AttittudMixin, LightningModule):
     def training_step(self, batch: dict[str, list[Tensor]], batch_idx: int) -> None:
         optimizer = self.optimizers()
         optimizer.zero_grad()
-        primary, auxiliary = (
-            self.losses("primary", batch["primary"]),
-            self.losses("auxiliary", batch["auxiliary"]).mean(),
-        )
+        primary = self.losses("primary", batch["primary"])
+        auxiliary = self.losses("auxiliary", batch["auxiliary"]).mean()
         self.guided_backward(primary=primary, auxiliary=auxiliary)
         self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
         optimizer.step()
@@ -80,13 +78,11 @@ class Closer(AttittudMixin, LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
     def train_dataloader(self) -> CombinedLoader:
-        data = {
-            "primary": points(32, wrong=0, seed=1),
-            "auxiliary": points(256, wrong=0.33, seed=2),
-        }
+        primary = points(32, wrong=0, seed=1)
+        auxiliary = points(256, wrong=0.33, seed=2)
         loaders = {
-            name: DataLoader(part, batch_size=8, sampler=EpochSampler(part))
-            for name, part in data.items()
+            "primary": DataLoader(primary, batch_size=8, sampler=EpochSampler(primary)),
+            "auxiliary": DataLoader(auxiliary, batch_size=8, sampler=EpochSampler(auxiliary)),
         }
         return CombinedLoader(loaders, mode="min_size")
 
@@ -112,7 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     seed_everything(0)
-    last = str(Path(options.folder) / "last.ckpt") if options.resume else None
+    last = None
+    if options.resume:
+        last = str(Path(options.folder) / "last.ckpt")
     make_trainer(options.folder).fit(Closer(), ckpt_path=last)
 
 

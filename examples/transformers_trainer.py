@@ -19,7 +19,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingA
 from attittud import preset
 from attittud.integrations.transformers import AttittudTrainer
 
-NUMBERS, LENGTH = 32, 10
+NUMBERS = 32
+LENGTH = 10
 
 
 def sequences(count: int, steps: Sequence[int], seed: int) -> list[dict[str, torch.Tensor]]:

@@ -72,10 +72,11 @@ def counting(count: int, steps: Sequence[int], seed: int) -> list[str]:
     random = torch.Generator().manual_seed(seed)
     starts = torch.randint(NUMBERS, (count,), generator=random).tolist()
     lengths = torch.randint(4, 10, (count,), generator=random).tolist()
-    return [
-        " ".join(str((start + steps[i % len(steps)] * j) % NUMBERS) for j in range(length))
-        for i, (start, length) in enumerate(zip(starts, lengths, strict=True))
-    ]
+    sentences = []
+    for i in range(count):
+        numbers = (starts[i] + steps[i % len(steps)] * torch.arange(lengths[i])) % NUMBERS
+        sentences.append(" ".join(map(str, numbers.tolist())))
+    return sentences
 
 
 def text(count: int, steps: Sequence[int], seed: int) -> Dataset:
@@ -84,13 +85,12 @@ def text(count: int, steps: Sequence[int], seed: int) -> Dataset:
 
 def pairs(count: int, seed: int) -> Dataset:
     """Two ways to go on: upwards is the better one."""
-    up, down = counting(count, [1], seed), counting(count, [-1], seed)
-    first = [sentence.split()[0] for sentence in up]
-    rest = {
-        name: [" ".join(s.split()[1:]) for s in side]
-        for name, side in (("chosen", up), ("rejected", down))
-    }
-    return Dataset.from_dict({"prompt": [f"{word} " for word in first], **rest})
+    rows = []
+    for up, down in zip(counting(count, [1], seed), counting(count, [-1], seed), strict=True):
+        start, _, chosen = up.partition(" ")
+        rejected = down.partition(" ")[2]
+        rows.append({"prompt": f"{start} ", "chosen": chosen, "rejected": rejected})
+    return Dataset.from_list(rows)
 
 
 DEFAULTS = {
