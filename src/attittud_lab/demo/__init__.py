@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -39,11 +39,15 @@ QUALITIES = {
 }
 """Qualities by their name in the table, with the `label_noise` of the auxiliary source."""
 _SIMPLE = ["strategy=portfolio", "portfolio.features=[histogram]"]
-SIMPLE, PORTFOLIO = "simple_learner", "portfolio"
+SIMPLE = "simple_learner"
+PORTFOLIO = "portfolio"
 ROWS: dict[str, tuple[str, list[str]]] = {
     PRIMARY_ONLY: ("a network that ignores the auxiliary data", []),
     SIMPLE: (
-        "what you would use instead: gradient histograms and logistic regression on the primary labels alone",
+        (
+            "what you would use instead: gradient histograms and logistic regression on the "
+            "primary labels alone"
+        ),
         [*_SIMPLE, "portfolio.uses=[alone]"],
     ),
     "multitask": ("the plain sum of both losses: Eta (1, 1, 1)", []),
@@ -64,15 +68,20 @@ name.
 """
 ALONE = (PRIMARY_ONLY, SIMPLE)
 """The rows that ignore the auxiliary data."""
-ETA = "Eta (a, b, c) below are the weights of the neutral, the helpful and the harmful part of the auxiliary gradient."
-WIDE = 112  # width of a terminal in which every row of the table fits into one line
+ETA = (
+    "Eta (a, b, c) below are the weights of the neutral, the helpful and the harmful part of the "
+    "auxiliary gradient."
+)
+WIDE = 112
+"""The width of a terminal in which every row of the table fits into one line."""
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
 OWN = """The same for your own data:
   attittud init image --primary pictures/ --auxiliary other_pictures/   # or text, table: looks at the data, writes attittud.yaml
   attittud train attittud.yaml                                          # strategy portfolio: tries several, keeps the best
   attittud predict runs/attittud/portfolio/seed-0 new_pictures/         # labels and probabilities"""
-Cell = tuple[str, str, int]  # row, quality, seed
+Cell = tuple[str, str, int]
+"""A run: its row, the quality of its labels, and its seed."""
 
 
 def config(cell: Cell, steps: int) -> Config:
@@ -88,7 +97,8 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
     from attittud_lab.portfolio.run import run as run_portfolio
     from attittud_lab.training.train import run
 
-    began, settings = time.process_time(), config(cell, steps)
+    began = time.process_time()
+    settings = config(cell, steps)
     if find(settings.strategy.name).trains_others:
         # Without the progress of its trials, and without what only its own report shows.
         result = run_portfolio(settings, here.folder, fresh=True, explain=False)
@@ -98,6 +108,7 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
 
 
 def job_of(cell: Cell, steps: int, folder: Path) -> Job:
+    """Return the job of a run, which returns its result and its processor time."""
     row, quality, seed = cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
     return Job(f"{row}, {quality}, seed {seed}", measure, (cell, steps), path)
@@ -108,37 +119,36 @@ def run_all(
 ) -> dict[str, Any]:
     """Run the demo and return a comparison with a table for every quality."""
     first, *others = QUALITIES
+    jobs = []
     # Seed by seed, so that the time of the finished runs says how long the others will take.
-    todo = [
-        (row, quality, seed)
-        for seed, quality, row in product(range(seeds), QUALITIES, ROWS)
-        if row not in ALONE or quality == first
-    ]
+    for seed, quality, row in product(range(seeds), QUALITIES, ROWS):
+        if row not in ALONE or quality == first:
+            jobs.append(job_of((row, quality, seed), steps, folder))
     began = time.perf_counter()
     processor = 0.0
-    results = dict[Cell, RunResult]()
-    progress.comparison(len(todo))
+    results: dict[Cell, RunResult] = {}
+    progress.comparison(len(jobs))
     with in_processes(workers) as place:
-        for job, (result, seconds) in place.run(
-            (job_of(cell, steps, folder) for cell in todo), progress
-        ):
+        for job, (result, seconds) in place.run(jobs, progress):
             results[job.arguments[0]] = result
             processor += seconds
     # These ignore the auxiliary data, so one quality stands for all.
     for row, quality, seed in product(ALONE, others, range(seeds)):
         if row in ROWS:
             results[row, quality, seed] = results[row, first, seed]
-    parts = {quality: _comparison(quality, seeds, folder, results) for quality in QUALITIES}
+    page: dict[str, Any] = {}
     tables = []
-    for quality, part in parts.items():
-        (table,) = part["tables"]
-        decision = table["decision"]["text"].removesuffix(".")
-        more = (
-            "" if quality == first else f". {decision}"
-        )  # the decision for the first quality is that of the page
-        tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}{more}"})
+    for quality in QUALITIES:
+        comparison = _comparison(quality, seeds, folder, results)
+        (table,) = comparison["tables"]
+        about = f"auxiliary labels: {quality}"
+        if quality == first:  # its decision is that of the page
+            page = comparison
+        else:
+            about += f". {table['decision']['text'].removesuffix('.')}"
+        tables.append(table | {"name": quality, "about": about})
     whole = {
-        **parts[first],
+        **page,
         "title": "Where auxiliary data help, do nothing, and hurt",
         "tables": tables,
         "decision": tables[0]["decision"] | {"table": first},
@@ -159,34 +169,33 @@ def _comparison(
     quality: str, seeds: int, folder: Path, results: dict[Cell, RunResult]
 ) -> dict[str, Any]:
     """Return the comparison of all rows in one quality, as `attittud compare` writes it."""
-    runs = {row: {seed: results[row, quality, seed] for seed in range(seeds)} for row in ROWS}
+    usual_steps = results[PRIMARY_ONLY, quality, 0].steps
     settings = load(CONFIG, [f"compare.seeds={seeds}"])
+    runs = {}
     rows = []
-    for row, by_seed in runs.items():
+    for row in ROWS:
+        runs[row] = {seed: results[row, quality, seed] for seed in range(seeds)}
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
-        trained = list(by_seed.values())
+        trained = list(runs[row].values())
         if trained[0].steps:
             each, later = costs(trained)
             # A row with several runs costs as much as all of them.
-            each *= trained[0].steps / runs[PRIMARY_ONLY][0].steps
+            each *= trained[0].steps / usual_steps
         else:  # a simple learner makes no steps
-            each = median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps
+            each = median_low(run.seconds for run in trained) / usual_steps
             later = 0.0
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     comparison = content(settings, folder, rows, runs)
-    for decision in (
-        comparison["decision"],
-        *(table["decision"] for table in comparison["tables"]),
-    ):
+    for part in (comparison, *comparison["tables"]):
+        decision = part["decision"]
         decision["text"] = own_options(decision["text"])
     return comparison
 
 
 def own_options(text: str) -> str:
     """Replace the setting of `attittud compare` in a decision by the option of the demo."""
-    return re.sub(r"compare\.seeds=(\d+)", r"--seeds \1", text).replace(
-        "raise compare.seeds", "raise --seeds"
-    )
+    text = re.sub(r"compare\.seeds=(\d+)", r"--seeds \1", text)
+    return text.replace("raise compare.seeds", "raise --seeds")
 
 
 # ---------------------------------------------------------------------------------------- the table
@@ -197,81 +206,81 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     primary_only itself.
     """
     cells: dict[str, list[tuple[str, str, str]]] = {}
-    for row in chain.from_iterable(table["rows"] for table in result["tables"]):
-        difference = row["to_primary_only"]
-        if difference is None:
-            other = ("", "")
-        else:
-            other = (mark(difference["mean"], difference["p"]), _text(difference, "+"))
-        cells.setdefault(row["label"], []).append((_text(row["test"]), *other))
+    for table in result["tables"]:
+        for row in table["rows"]:
+            difference = row["to_primary_only"]
+            cell = (_text(row["test"]), "", "")
+            if difference is not None:
+                sign = mark(difference["mean"], difference["p"])
+                cell = (_text(row["test"]), sign, _text(difference, "+"))
+            cells.setdefault(row["label"], []).append(cell)
     return cells
 
 
 def _text(interval: Mapping[str, Any], sign: str = "") -> str:
-    mean, low, high = (interval[name] for name in ("mean", "low", "high"))
-    return percent(mean, sign) + (
-        "" if low is None or flat(interval) else f" ± {percent(max(high - mean, mean - low))}"
-    )
+    """Return a mean in per cent, with half the width of its interval if there is one."""
+    mean = interval["mean"]
+    low = interval["low"]
+    if low is None or flat(interval):
+        return percent(mean, sign)
+    return f"{percent(mean, sign)} ± {percent(max(interval['high'] - mean, mean - low))}"
 
 
 def rich_table(result: Mapping[str, Any]) -> Table:
     """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
-    title = f"Test accuracy (%) with 10 correct labels per class; after the mark, points above or below {PRIMARY_ONLY}"
-    several = len(result["seeds"]) >= FEWEST
-    over = f"over {counted(len(result['seeds']), 'seed')}"
-    if several:
+    accuracy = "Test accuracy (%) with 10 correct labels per class"
+    title = f"{accuracy}; after the mark, points above or below {PRIMARY_ONLY}"
+    count = len(result["seeds"])
+    over = f"over {counted(count, 'seed')}"
+    caption = f"mean {over}; ? too few seeds to tell"
+    if count >= FEWEST:
         caption = f"mean ± 95 % interval {over}; {MARKS}"
-    else:
-        caption = f"mean {over}; ? too few seeds to tell"
-    names = [table["name"] for table in result["tables"]]
-    drawn = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
+    drawn = Table("auxiliary labels:", title=title, caption=caption, box=box.SIMPLE_HEAD)
+    for table in result["tables"]:
+        drawn.add_column(table["name"])
     for label, cells in grid(result).items():
-        texts = (
-            Text(f"{accuracy}  {sign} {other}".rstrip(), STYLES.get(sign, ""))
-            for accuracy, sign, other in cells
-        )
+        texts = []
+        for mean, sign, difference in cells:
+            texts.append(Text(f"{mean}  {sign} {difference}".rstrip(), STYLES.get(sign, "")))
         drawn.add_row(label, *texts)
     return drawn
 
 
 def conclusions(result: Mapping[str, Any]) -> list[str]:
     """Say what the table shows, in words that follow from its marks alone."""
-    marks = {
-        label: [sign for _, sign, _ in cells]
-        for label, cells in grid(result).items()
-        if label != PRIMARY_ONLY
-    }
-    if any("?" in signs for signs in marks.values()):
-        return [
-            "There are too few seeds for an interval: use more (--seeds) before you conclude anything."
-        ]
+    cells = grid(result)
+    del cells[PRIMARY_ONLY]
+    unharmed = []
+    marks: list[list[str]] = []
+    for label, row in cells.items():
+        signs = [sign for _, sign, _ in row]
+        if "?" in signs:
+            few = "There are too few seeds for an interval"
+            return [f"{few}: use more (--seeds) before you conclude anything."]
+        if "▼" not in signs:
+            unharmed.append(label)
+        marks.append(signs)
     lines = []
-    for column, table in enumerate(result["tables"]):
-        gain, same, lose = (
-            sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼"
-        )
+    for table, signs_of_column in zip(result["tables"], zip(*marks, strict=True), strict=True):
+        gain, lose, same = map(signs_of_column.count, "▲▼=")
         lines.append(
-            f"{table['name']}: of {len(marks)} rows, gains {gain}, losses {lose}, no significant difference {same}."
+            f"{table['name']}: of {len(marks)} rows, gains {gain}, losses {lose}, no significant "
+            f"difference {same}."
         )
-    if SIMPLE in marks and PORTFOLIO in marks:
+    if SIMPLE in cells and PORTFOLIO in cells:
         lines.append(beside_simple(result))
-    unharmed = [label for label, signs in marks.items() if "▼" not in signs]
     names = ", ".join(unharmed) or "none"
-    return [
-        *lines,
-        f"Rows that lose in no column (which does not prove that they never lose): {names}.",
-    ]
+    lose_nowhere = "Rows that lose in no column (which does not prove that they never lose)"
+    return [*lines, f"{lose_nowhere}: {names}."]
 
 
 def beside_simple(result: Mapping[str, Any]) -> str:
     """Say how much better the portfolio is than what one would use instead, seed by seed."""
     differences = []
     for table in result["tables"]:
-        values = {row["label"]: row["values"] for row in table["rows"]}
-        tests = {
-            label: [value["test"] for value in values[label].values()]
-            for label in (PORTFOLIO, SIMPLE)
-        }
+        tests = {}
+        for row in table["rows"]:
+            tests[row["label"]] = [value["test"] for value in row["values"].values()]
         difference = paired(tests[PORTFOLIO], tests[SIMPLE])
         differences.append(f"{table['name']} {_text(asdict(difference), '+')}")
     return f"{PORTFOLIO} minus {SIMPLE}, in points: {'; '.join(differences)}."

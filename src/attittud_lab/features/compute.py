@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,20 @@ def compute(
         progress.phase(name, len(inputs), 0)
         return feature_map.transform(inputs, progress)
     folder = _folder(feature_map, cache_folder)
-    digests = [digest(example) for example in inputs]
+    digests = list(map(digest, inputs))
     rows = _stored(folder, set(digests))
-    missing = _missing(digests, rows)
+    missing = _missing(inputs, digests, rows)
     progress.phase(name, len(inputs), len(inputs) - len(missing))
-    for start in range(0, len(missing), CHUNK):
-        positions = missing[start : start + CHUNK]
-        chunk = [inputs[position] for position in positions]
-        features = np.asarray(feature_map.transform(chunk, progress), dtype=np.float32)
-        names = [digests[position] for position in positions]
-        _write(folder, names, features)
-        rows.update(zip(names, features, strict=True))
+    names = list(missing)
+    for start in range(0, len(names), CHUNK):
+        chunk = names[start : start + CHUNK]
+        examples = [missing[name] for name in chunk]
+        features = np.asarray(feature_map.transform(examples, progress), dtype=np.float32)
+        _write(folder, chunk, features)
+        rows.update(zip(chunk, features, strict=True))
     if not digests:
         return feature_map.transform([])
-    return np.stack([rows[digest] for digest in digests])
+    return np.stack([rows[name] for name in digests])
 
 
 def seconds_for(
@@ -79,19 +79,19 @@ def seconds_for(
     The forecast itself computes at most 32 rows, after two that warm up the network.
     """
     feature_map.to(str(device))
-    positions = list(range(len(inputs)))
+    examples = inputs
     if feature_map.worth_keeping:
-        digests = [digest(example) for example in inputs]
+        digests = list(map(digest, inputs))
         rows = _stored(_folder(feature_map, cache_folder), set(digests))
-        positions = _missing(digests, rows)
-    if not positions:
+        examples = list(_missing(inputs, digests, rows).values())
+    if len(examples) == 0:
         return 0.0
-    spread = np.linspace(0, len(positions) - 1, min(_TRIED, len(positions))).astype(int)
-    tried = [inputs[positions[index]] for index in spread]
+    spread = np.linspace(0, len(examples) - 1, min(_TRIED, len(examples))).astype(int)
+    tried = [examples[position] for position in spread]
     feature_map.transform(tried[:2])
     began = time.perf_counter()
     feature_map.transform(tried)
-    return (time.perf_counter() - began) / len(tried) * len(positions)
+    return (time.perf_counter() - began) / len(tried) * len(examples)
 
 
 def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
@@ -101,17 +101,19 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
     for name, tensor in sorted(feature_map.tensors().items()):
         digest.update(name.encode())
         digest.update(tensor.contiguous().numpy().tobytes())
-    safe_name = "".join(letter for letter in feature_map.name if letter.isalnum())
+    safe_name = "".join(filter(str.isalnum, feature_map.name))
     return cache_folder / f"{safe_name}-{digest.hexdigest()[:16]}"
 
 
-def _missing(digests: Sequence[bytes], rows: dict[bytes, Rows]) -> list[int]:
-    """Return the position of each input that has no row yet; of equal inputs the first."""
-    first: dict[bytes, int] = {}
-    for position, name in enumerate(digests):
+def _missing(
+    inputs: Sequence[Any], digests: Sequence[bytes], rows: Mapping[bytes, Rows]
+) -> dict[bytes, Any]:
+    """Return the inputs that have no row yet, by their checksum; of equal inputs the first."""
+    missing: dict[bytes, Any] = {}
+    for name, example in zip(digests, inputs, strict=True):
         if name not in rows:
-            first.setdefault(name, position)
-    return list(first.values())
+            missing.setdefault(name, example)
+    return missing
 
 
 def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:

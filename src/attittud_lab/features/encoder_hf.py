@@ -53,7 +53,9 @@ def precision(device: str) -> str:
     capabilities_of_cpu = getattr(torch.cpu, "get_capabilities", dict)  # older torch cannot tell
     capabilities: Mapping[str, Any] = capabilities_of_cpu()
     native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
-    return "bfloat16" if device == "cpu" and native else "float32"
+    if device == "cpu" and native:
+        return "bfloat16"
+    return "float32"
 
 
 class EncoderFeatures(FrozenFeatures):
@@ -73,10 +75,12 @@ class EncoderFeatures(FrozenFeatures):
         """
         more = {"use_safetensors": True, "output_loading_info": True}
         network, loaded = self.folder.load("the network", "AutoModel", **more)
-        missing = sorted(loaded["missing_keys"])
-        if any(name.startswith("pooler.") for name in missing):
-            network.pooler = None  # transformers has drawn its weights at random
-        lacking = [name for name in missing if not name.startswith("pooler.")]
+        lacking = []
+        for name in sorted(loaded["missing_keys"]):
+            if name.startswith("pooler."):
+                network.pooler = None  # transformers has drawn its weights at random
+            else:
+                lacking.append(name)
         if lacking:
             raise self.folder.failed("the network", f"its file lacks {listed(lacking, 3)}")
         network = network.float()
@@ -106,7 +110,7 @@ class EncoderFeatures(FrozenFeatures):
         rows = np.empty((len(texts), int(network.config.hidden_size)), dtype=np.float32)
         if not texts:
             return rows
-        tokens = self._tokens([str(text) for text in texts])
+        tokens = self._tokens(list(map(str, texts)))
         order = sorted(range(len(texts)), key=lambda position: len(tokens[position]))
         batch = ON_CPU if self.device == "cpu" else ON_GPU
         rounded = precision(self.device) == "bfloat16"
@@ -123,10 +127,10 @@ class EncoderFeatures(FrozenFeatures):
     def _tokens(self, texts: list[str]) -> list[list[int]]:
         """Return the numbers of the first tokens of each text, special tokens included."""
         # Some folders pad every text to a fixed length; these arguments overrule their settings.
-        settings = {"padding": False, "truncation": True, "max_length": self._room()}
+        settings = {"padding": False, "truncation": True, "max_length": self._most_tokens()}
         return list(self._tokenizer(texts, verbose=False, **settings)["input_ids"])
 
-    def _room(self) -> int:
+    def _most_tokens(self) -> int:
         """Return how many tokens the encoder reads; RoBERTa numbers positions from after its
         padding token.
         """
@@ -138,14 +142,16 @@ class EncoderFeatures(FrozenFeatures):
 
     @torch.inference_mode()
     def _batch(self, network: Any, tokens: Sequence[list[int]]) -> Tensor:
-        longest = max(1, *(len(row) for row in tokens))
+        """Return n x width for the token numbers of n texts."""
+        longest = max(1, *map(len, tokens))
         inputs = torch.full((len(tokens), longest), self._tokenizer.pad_token_id or 0)
         mask = torch.zeros(len(tokens), longest)
         for number, row in enumerate(tokens):
             inputs[number, : len(row)] = torch.tensor(row, dtype=torch.long)
             mask[number, : len(row)] = 1
-        inputs, mask = inputs.to(self.device), mask.to(self.device)
-        states = network(input_ids=inputs, attention_mask=mask.long()).last_hidden_state
+        mask = mask.to(self.device)
+        output = network(input_ids=inputs.to(self.device), attention_mask=mask.long())
+        states = output.last_hidden_state
         total = (states.float() * mask.unsqueeze(2)).sum(1)
         return F.normalize(total / mask.sum(1, keepdim=True).clamp(min=1))
 
@@ -156,7 +162,9 @@ class EncoderFeatures(FrozenFeatures):
         trained on.
         """
         path = self.folder.path / "preprocessor_config.json"
-        settings = read_json(path) if path.is_file() else {}
+        settings = {}
+        if path.is_file():
+            settings = read_json(path)
         usual = getattr(self.network.model.config, "image_size", None)
         if not isinstance(usual, int):
             usual = _USUAL_SIZE

@@ -53,8 +53,9 @@ class TfidfFeatures(FeatureMap):
         texts = _sample(inputs)
         self._blocks = {}
         for block in _BLOCKS:
-            # A term of one text says nothing about another one.
-            least = 2 if len(texts) > 1 else 1
+            least = 1
+            if len(texts) > 1:  # a term of one text says nothing about another one
+                least = 2
             vectorizer = _vectorizer(block, min_df=least, max_features=MOST_TERMS)
             try:
                 vectorizer.fit(texts)
@@ -62,10 +63,10 @@ class TfidfFeatures(FeatureMap):
                 continue
             self._blocks[block] = vectorizer
         if not self._blocks:
-            problem = (
-                f"tfidf: no word and no sequence of characters is in two of {len(texts):,} texts"
+            raise InputError(
+                "tfidf: no word and no sequence of characters is in two of "
+                f"{len(texts):,} texts; name another column with input:, or give longer texts"
             )
-            raise InputError(f"{problem}; name another column with input:, or give longer texts")
 
     def transform(
         self, inputs: Sequence[str], progress: Progress | None = None

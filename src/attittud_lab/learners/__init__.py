@@ -8,7 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from attittud_lab.errors import unknown
-from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
+from attittud_lab.learners.base import (
+    Fitted,
+    Numbers,
+    Setting,
+    Settings,
+    SimpleLearner,
+    TrainingRows,
+)
 from attittud_lab.learners.kernel import Kernel
 from attittud_lab.learners.linear import Linear
 from attittud_lab.learners.trees import Boosting, ExtraTrees
@@ -32,8 +39,10 @@ def find_learner(name: str) -> SimpleLearner:
 def restore_fitted(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fitted:
     """Make a model from what `plain_fitted` returned."""
     values = dict(plain)
+    for name, tensor in tensors.items():
+        values[name] = tensor.numpy()
     model = find_learner(values.pop("learner")).fitted
-    return model(**values, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    return model(**values)
 
 
 def plain_fitted(fitted: Fitted) -> dict[str, Any]:
@@ -47,6 +56,7 @@ __all__ = [
     "Fitted",
     "Numbers",
     "Setting",
+    "Settings",
     "SimpleLearner",
     "TrainingRows",
     "find_learner",

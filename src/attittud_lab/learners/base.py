@@ -20,6 +20,8 @@ from attittud_lab.features.base import Matrix
 Numbers = npt.NDArray[np.float64]
 Setting = Mapping[str, float]
 """What is chosen on the folds, such as the strength of a penalty."""
+Settings = Sequence[Setting]
+"""What it is chosen from."""
 LOWEST = 1e-6
 """The smallest probability that a model claims. Zero would make one error decide a log-loss."""
 ABSENT = -12.0
@@ -69,13 +71,18 @@ class Fitted(ABC):
 
     def plain(self) -> dict[str, Any]:
         """Return everything but arrays, as JSON can hold it."""
-        values = vars(self).items()
-        return {name: value for name, value in values if not isinstance(value, np.ndarray)}
+        plain = dict(vars(self))
+        for name in self.tensors():
+            del plain[name]
+        return plain
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays, as safetensors can hold them."""
-        values = vars(self).items()
-        return {name: as_tensor(value) for name, value in values if isinstance(value, np.ndarray)}
+        tensors = {}
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
+        return tensors
 
 
 class SimpleLearner(ABC):
@@ -87,20 +94,16 @@ class SimpleLearner(ABC):
     """Whether sparse features are refused."""
 
     @abstractmethod
-    def settings(self, several: bool) -> Sequence[Setting]:
+    def settings(self, several: bool) -> Settings:
         """Return the settings that folds choose from."""
 
-    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+    def fewer_settings(self, several: bool) -> Settings:
         """Return the settings for uses that fit several models for each."""
         return self.settings(several)
 
     @abstractmethod
     def fits(
-        self,
-        rows: TrainingRows,
-        settings: Sequence[Setting],
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
         """Yield one model for each setting, in the order of `settings`.
 
@@ -127,14 +130,14 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
     """Return the rows of all parts below each other, sparse if all are."""
     if len(parts) == 1:
         return parts[0]
-    if all(is_sparse(part) for part in parts):
+    if all(map(is_sparse, parts)):
         return sparse.vstack(parts, format="csr")
-    return np.concatenate([dense(part) for part in parts])
+    return np.concatenate(list(map(dense, parts)))
 
 
 def stack_columns(parts: Sequence[Matrix]) -> Matrix:
     """Return the columns of all parts next to each other, sparse if any part is."""
-    if any(is_sparse(part) for part in parts):
+    if any(map(is_sparse, parts)):
         return sparse.hstack(parts, format="csr", dtype=np.float32)
     return np.concatenate(parts, axis=1)
 
@@ -144,10 +147,6 @@ def dense(features: Matrix) -> npt.NDArray[np.float32]:
     if is_sparse(features):
         return np.asarray(features.toarray(), dtype=np.float32)
     return np.asarray(features, dtype=np.float32)
-
-
-def as_tensor(array: npt.ArrayLike) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def log_softmax(logits: Numbers) -> Numbers:

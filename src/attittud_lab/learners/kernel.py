@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, product
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from attittud_lab.features.base import Matrix
 from attittud_lab.learners.base import (
     Fitted,
     Numbers,
-    Setting,
+    Settings,
     SimpleLearner,
     TrainingRows,
     dense,
@@ -57,25 +58,21 @@ class Kernel(SimpleLearner):
     fitted = KernelModel
     dense_only = True
 
-    def settings(self, several: bool) -> Sequence[Setting]:
+    def settings(self, several: bool) -> Settings:
         pairs = product(WIDTHS, PENALTIES)
         return [{"penalty": penalty, "width": width} for width, penalty in pairs]
 
-    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+    def fewer_settings(self, several: bool) -> Settings:
         return [{"penalty": penalty, "width": 1.0} for penalty in PENALTIES[1:]]
 
     def fits(
-        self,
-        rows: TrainingRows,
-        settings: Sequence[Setting],
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
         features = dense(rows.features)
         order = np.random.default_rng(seed).permutation(len(features))
         landmarks = features[np.sort(order[:MOST_LANDMARKS])]
         median = median_distance(landmarks)
-        for relative, of_width in groupby(settings, key=lambda setting: setting["width"]):
+        for relative, of_width in groupby(settings, key=itemgetter("width")):
             width = relative * median
             values, vectors = eigh(gaussian(landmarks, landmarks, width))
             large = values > _SMALLEST * values[-1]
@@ -106,7 +103,6 @@ def median_distance(rows: npt.NDArray[Any]) -> float:
     """Return the median distance of two different rows; 1 if most rows are equal."""
     above = np.triu_indices(len(rows), k=1)
     distances = squared_distances(rows, rows)[above]
-    median = 0.0
-    if len(distances):
-        median = float(np.sqrt(np.median(distances)))
-    return median if median > 0 else 1.0
+    if not distances.any():
+        return 1.0
+    return float(np.sqrt(np.median(distances))) or 1.0

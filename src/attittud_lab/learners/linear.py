@@ -4,14 +4,14 @@ several labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
+from attittud_lab.learners.base import Fitted, Numbers, Settings, SimpleLearner, TrainingRows
 from attittud_lab.learners.logistic import LogisticRegressions
 
 PENALTIES = (10.0, 2.0, 0.5, 0.1, 0.02, 0.004)
@@ -37,18 +37,14 @@ class Linear(SimpleLearner):
     name = "linear"
     fitted = LinearModel
 
-    def settings(self, several: bool) -> Sequence[Setting]:
+    def settings(self, several: bool) -> Settings:
         return [{"penalty": penalty} for penalty in PENALTIES]
 
-    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+    def fewer_settings(self, several: bool) -> Settings:
         return [{"penalty": penalty} for penalty in PENALTIES[1::2]]
 
     def fits(
-        self,
-        rows: TrainingRows,
-        settings: Sequence[Setting],
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
         regressions = LogisticRegressions(rows)
         penalties = [setting["penalty"] for setting in settings]

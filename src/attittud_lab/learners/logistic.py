@@ -143,7 +143,7 @@ class LogisticRegressions:
             mass = observed.astype(np.float64)
         else:
             positive = targets
-            mass = targets.sum(axis=1, keepdims=True)
+            mass = targets.sum(axis=1, keepdims=True)  # rows x 1
         self.expected: Numbers = (self.weights * positive).sum(axis=0)
         """The share of each class or label."""
         self.observed: Numbers = (self.weights * mass).sum(axis=0)
@@ -153,7 +153,9 @@ class LogisticRegressions:
         the others.
         """
         self.binary = several or len(self.modelled) == 2
-        self.mass = mass[:, self.modelled] if several else mass
+        self.mass = mass
+        if several:
+            self.mass = mass[:, self.modelled]
         self.positive = positive[:, self.modelled]
         if not several and self.binary:
             self.positive = self.positive[:, 1:]
@@ -166,7 +168,7 @@ class LogisticRegressions:
         The strongest penalty comes first in the search, and each solution is where the next search
         starts. `start` has W and b of a solution that is probably near the first one.
         """
-        order = sorted(range(len(penalties)), key=lambda number: -penalties[number])
+        order = np.argsort(np.negative(penalties), kind="stable").tolist()
         parameters = np.zeros((self.columns.width + 1, self.positive.shape[1]))
         if start is not None and self.columns.rotated is None:
             parameters = self._reduced(*start)
@@ -180,9 +182,8 @@ class LogisticRegressions:
 
     def _reduced(self, weights: Numbers, intercept: Numbers) -> Numbers:
         """Return W and b of all classes as parameters of the logits that are modelled."""
-        centred = np.concatenate(
-            [weights * self.columns.scale, (intercept + self.columns.mean @ weights)[None]]
-        )
+        last_row = intercept + self.columns.mean @ weights
+        centred = np.concatenate([weights * self.columns.scale, last_row[None]])
         if self.binary and not self.several:
             centred = centred - centred[:, self.modelled[:1]]
             return np.asarray(centred[:, self.modelled[1:]])
@@ -203,7 +204,9 @@ class LogisticRegressions:
             value = loss + 0.5 * strength * float(np.square(parameters[:-1]).sum())
             return value, gradient.ravel()
 
-        tolerance = TOLERANCE if self.columns.rotated is None else ROTATED_TOLERANCE
+        tolerance = TOLERANCE
+        if self.columns.rotated is not None:
+            tolerance = ROTATED_TOLERANCE
         options = {"maxiter": MOST_STEPS, "maxcor": 20, "gtol": tolerance, "ftol": 1e-12}
         end = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
         return np.asarray(end.x, dtype=np.float64).reshape(start.shape)

@@ -6,8 +6,9 @@ scikit-learn's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from attittud_lab.learners.base import (
     ABSENT,
     Fitted,
     Numbers,
-    Setting,
+    Settings,
     SimpleLearner,
     TrainingRows,
     dense,
@@ -58,7 +59,8 @@ class TreesModel(Fitted):
 
 def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
     """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list, without values."""
-    roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
+    counts = [tree.node_count for tree in trees]
+    roots = np.cumsum([0, *counts])[:-1]
     nodes: dict[str, npt.NDArray[Any]] = {"roots": roots}
     names = {
         "left": "children_left",
@@ -75,6 +77,11 @@ def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
             arrays.append(values)
         nodes[name] = np.concatenate(arrays)
     return nodes
+
+
+def trees_of(estimators: Iterable[Any]) -> list[Any]:
+    """Return the arrays of fitted trees of scikit-learn."""
+    return [estimator.tree_ for estimator in estimators]
 
 
 def hardened(
@@ -125,41 +132,32 @@ class ExtraTrees(SimpleLearner):
     dense_only = True
     trees: ClassVar[int] = 200
 
-    def settings(self, several: bool) -> Sequence[Setting]:
+    def settings(self, several: bool) -> Settings:
         return [{"smallest_leaf": leaf} for leaf in (1, 3)]
 
-    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+    def fewer_settings(self, several: bool) -> Settings:
         return [{"smallest_leaf": 3}]
 
     def fits(
-        self,
-        rows: TrainingRows,
-        settings: Sequence[Setting],
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
+        fit = self._labels if rows.several else self._classes
         for setting in settings:
             options = {
                 "n_estimators": self.trees,
                 "min_samples_leaf": int(setting["smallest_leaf"]),
                 "random_state": seed,
             }
-            if rows.several:
-                yield self._labels(rows, options)
-            else:
-                yield self._classes(rows, options)
+            yield fit(rows, options)
 
     def _classes(self, rows: TrainingRows, options: Mapping[str, Any]) -> ExtraTreesModel:
         numbers, labels, shares = hardened(rows.targets, rows.weights)
         forest = ExtraTreesClassifier(**options)
         forest.fit(dense(rows.features)[numbers], labels, sample_weight=shares)
-        trees = [estimator.tree_ for estimator in forest.estimators_]
-        values = []
-        for tree in trees:
-            sums = tree.value[:, 0, :]
-            values.append(sums / sums.sum(axis=1, keepdims=True))
+        trees = trees_of(forest.estimators_)
+        values = np.concatenate([tree.value[:, 0, :] for tree in trees])
         return ExtraTreesModel(
-            values=np.concatenate(values),
+            values=values / values.sum(axis=1, keepdims=True),
             several=False,
             classes=forest.classes_.tolist(),
             count=rows.targets.shape[1],
@@ -176,7 +174,7 @@ class ExtraTrees(SimpleLearner):
         filled = np.where(np.isnan(targets), means, targets)
         forest = ExtraTreesRegressor(max_features="sqrt", **options)
         forest.fit(dense(rows.features)[used], filled[used], sample_weight=rows.weights[used])
-        trees = [estimator.tree_ for estimator in forest.estimators_]
+        trees = trees_of(forest.estimators_)
         count = targets.shape[1]
         return ExtraTreesModel(
             values=np.concatenate([tree.value[:, :, 0] for tree in trees]),
@@ -217,23 +215,19 @@ class Boosting(SimpleLearner):
     dense_only = True
     rate: ClassVar[float] = 0.1
 
-    def settings(self, several: bool) -> Sequence[Setting]:
+    def settings(self, several: bool) -> Settings:
         return [{"rounds": rounds} for rounds in (30, 100)]
 
-    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+    def fewer_settings(self, several: bool) -> Settings:
         return [{"rounds": 60}]
 
     def fits(
-        self,
-        rows: TrainingRows,
-        settings: Sequence[Setting],
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
         features = dense(rows.features)
         targets = rows.targets
         weights = rows.weights
-        most = int(max(setting["rounds"] for setting in settings))
+        most = int(max(map(itemgetter("rounds"), settings)))
         count = targets.shape[1]
         parts: list[tuple[list[int], list[list[Any]]]] = []
         """The logits that trees add to, and the trees of each round."""
@@ -297,7 +291,4 @@ class Boosting(SimpleLearner):
         if len(present) == 2:
             starts[present] = [0.0, prior[1] - prior[0]]
             present = present[1:]
-        stages = []
-        for stage in model.estimators_:
-            stages.append([tree.tree_ for tree in stage])
-        return starts, present.tolist(), stages
+        return starts, present.tolist(), list(map(trees_of, model.estimators_))

@@ -85,6 +85,9 @@ def trained_model(
     """
     entry, parts = find(config.name)
     count, width = weights["heads.primary.weight"].shape
+    normalise = None
+    if kind == "image":
+        normalise = (weights["mean"], weights["std"])
     request = Wanted(replace(config, pretrained=False), tuple(shape), kind)
     with torch.random.fork_rng(devices=[]), tensors_alone():
         body: nn.Module = call(entry.build, request, *parts)
@@ -92,7 +95,7 @@ def trained_model(
             body,
             {"primary": count},
             features=width if entry.foreign else None,
-            normalise=(weights["mean"], weights["std"]) if kind == "image" else None,
+            normalise=normalise,
             size=config.image_size,
         )
     network.load_state_dict({name: tensor for name, tensor in weights.items() if predicts(name)})

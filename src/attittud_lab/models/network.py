@@ -42,7 +42,7 @@ class Network(nn.Module):
         self.head_init = head_init
         self.images = normalise is not None
         self.size = size
-        width: Any = body.features if features is None else features
+        width: Any = features or body.features
         self.heads = nn.ModuleDict()
         for name, count in heads.items():
             layer = nn.Linear(width, count) if count else _masked_head(body, width)

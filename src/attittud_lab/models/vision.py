@@ -81,7 +81,9 @@ class WideBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.norm1(x))
         y: Tensor = self.conv2(self.dropout(F.relu(self.norm2(self.conv1(activated)))))
-        shortcut: Tensor = x if self.shortcut is None else self.shortcut(activated)
+        if self.shortcut is None:
+            return y + x
+        shortcut: Tensor = self.shortcut(activated)
         return y + shortcut
 
 
@@ -98,9 +100,10 @@ class WideResNet(nn.Module):
         blocks = []
         inputs = 16
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
-            for number in range(count):
-                blocks.append(WideBlock(inputs, outputs, stride if number == 0 else 1, dropout))
-                inputs = outputs
+            blocks.append(WideBlock(inputs, outputs, stride, dropout))
+            for _ in range(count - 1):
+                blocks.append(WideBlock(outputs, outputs, 1, dropout))
+            inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.BatchNorm2d(inputs)
         self.features = inputs

@@ -55,23 +55,23 @@ class Tracker:
             self._module.init(project="attittud", name=name, config=dict(config))
         # No network, nobody logged in: each package raises its own errors.
         except Exception as error:
-            cure = "see its own documentation, or leave --log out"
-            raise self._failed("does not start", cure, error) from None
+            advice = "see its own documentation, or leave --log out"
+            raise self._failed("does not start", advice, error) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         try:
             self._module.log(dict(values), step=step)
         except Exception as error:
-            cure = "the same command continues from the last checkpoint, with or without --log"
-            raise self._failed("no longer accepts figures", cure, error) from None
+            advice = "the same command continues from the last checkpoint, with or without --log"
+            raise self._failed("no longer accepts figures", advice, error) from None
 
     def close(self) -> None:
         self._module.finish()
 
-    def _failed(self, failure: str, cure: str, error: Exception) -> InputError:
+    def _failed(self, failure: str, advice: str, error: Exception) -> InputError:
         """Return the error for a dashboard that raised its own."""
         reason = one_line(error, 200)
-        return InputError(f"--log {self._package}: it {failure} ({reason}); {cure}")
+        return InputError(f"--log {self._package}: it {failure} ({reason}); {advice}")
 
 
 def check_log(name: str) -> None:

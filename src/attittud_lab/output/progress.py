@@ -77,7 +77,9 @@ def display(noun: str = "run", unit: str = "steps", *, quiet: bool = False) -> P
     """Choose what a command shows: nothing if `quiet`, bars on a terminal, lines elsewhere."""
     if quiet:
         return Progress()
-    return Bars() if sys.stderr.isatty() else Lines(noun, unit)
+    if sys.stderr.isatty():
+        return Bars()
+    return Lines(noun, unit)
 
 
 # -------------------------------------------------------------------------------------------- lines
@@ -164,6 +166,8 @@ class Lines(Progress):
         """Say the steps done and the time left."""
         self._told = time.monotonic()
         text = f"{self._phase} {self._done}"
+        if self._name:
+            text = f"{self._name}: {text}"
         if self._steps is None:
             text += f" {self._unit}"
         else:
@@ -172,8 +176,7 @@ class Lines(Progress):
             if self._done < self._steps:
                 left = time_range(per_step * (self._steps - self._done), MEASURED)
                 text += f", {left} left"
-        run = f"{self._name}: " if self._name else ""
-        self.say(f"{run}{text}{more}")
+        self.say(f"{text}{more}")
 
     def end(self) -> None:
         """Show the numbered line of a finished run, with the seconds so far and the time left."""
@@ -181,12 +184,14 @@ class Lines(Progress):
         tally.finished += 1
         tally.trained += 1
         now = time.monotonic()
-        place = ""
+        text = self._name
         if tally.planned:
             left = tally.time_left(now)
-            place = f"{tally.stage}{self._noun} {tally.finished} of {tally.planned}{left}: "
-        figures = f": {self._figures}" if self._figures else ""
-        self.say(f"{now - self._opened:7.1f} s  {place}{self._name}{figures}")
+            place = f"{tally.stage}{self._noun} {tally.finished} of {tally.planned}{left}"
+            text = f"{place}: {text}"
+        if self._figures:
+            text += f": {self._figures}"
+        self.say(f"{now - self._opened:7.1f} s  {text}")
 
 
 # --------------------------------------------------------------------------------------------- bars
@@ -347,10 +352,17 @@ def readable(seconds: float) -> str:
     if seconds < 119.5:
         return f"{seconds:.0f} s"
     if seconds < 3599.5:
-        large, small = divmod(round(seconds), 60)
-        return f"{large} min {small} s" if small else f"{large} min"
-    large, small = divmod(round(seconds / 60), 60)
-    return f"{large} h {small} min" if small else f"{large} h"
+        return _two_units(round(seconds), "min", "s")
+    return _two_units(round(seconds / 60), "h", "min")
+
+
+def _two_units(count: int, large: str, small: str) -> str:
+    """Return a number of small units, sixty of which are a large one; `5 min`, not `5 min 0 s`."""
+    whole, rest = divmod(count, 60)
+    text = f"{whole} {large}"
+    if rest:
+        text += f" {rest} {small}"
+    return text
 
 
 def readable_range(low: float, high: float) -> str:
@@ -366,7 +378,9 @@ def readable_range(low: float, high: float) -> str:
         size, unit = 60, "min"
     least = math.floor(low / size)
     most = max(1, math.ceil(high / size))
-    return f"about {least} to {most} {unit}" if least else f"less than {most} {unit}"
+    if least == 0:
+        return f"less than {most} {unit}"
+    return f"about {least} to {most} {unit}"
 
 
 def time_range(seconds: float, factors: tuple[float, float]) -> str:

@@ -52,9 +52,14 @@ def pack(path: Path) -> Files:
     """
     if path.is_file():
         return {"": path.read_bytes()}
-    paths = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
-    paths.sort(key=lambda file: file.stat().st_mtime_ns)
+    paths = sorted(_files(path), key=lambda file: file.stat().st_mtime_ns)
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in paths}
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder, without those whose names begin with a dot."""
+    paths = folder.rglob("*")
+    return [path for path in paths if path.is_file() and not path.name.startswith(".")]
 
 
 def unpack(files: Mapping[str, bytes], folder: Path, *, whole: bool = False) -> None:
@@ -62,12 +67,10 @@ def unpack(files: Mapping[str, bytes], folder: Path, *, whole: bool = False) -> 
     for name, content in files.items():
         make_folder((folder / name).parent)
         write_atomically(folder / name, content)
-    if not whole:
-        return
-    for path in list(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and not path.name.startswith(".") and name not in files:
-            path.unlink()
+    if whole:
+        for path in _files(folder):
+            if path.relative_to(folder).as_posix() not in files:
+                path.unlink()
 
 
 @cache
@@ -131,7 +134,9 @@ def _on_node(
             for name, path in names.items():
                 words = words.replace(str(path), name)  # the user knows this name
             outcome.error.args = (words,)
-        return outcome, pack(folder) if job.folder is not None else {}
+        if job.folder is None:
+            return outcome, {}
+        return outcome, pack(folder)
 
 
 class _News:
@@ -205,10 +210,11 @@ class _Cluster(OtherProcesses):
         self._numbers = count()
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.gpus = int(sum(node.get("GPU", 0) for node in nodes))
-        self.at_once = max(1, self.gpus or int(sum(node.get("CPU", 0) for node in nodes)))
+        cores = [node.get("CPU", 0) for node in nodes]
+        self.at_once = max(1, self.gpus or int(sum(cores)))
         # A run that wants more cores than any node has still runs, more slowly; Ray would wait for
         # such a node for ever.
-        self._cores = max(1, *(int(node.get("CPU", 0)) for node in nodes))
+        self._cores = max(1, *map(int, cores))
         self._function = ray.remote(_on_node)
         # On this node, so that messages are lost only with the command itself.
         node = ray.get_runtime_context().get_node_id()
@@ -234,9 +240,10 @@ class _Cluster(OtherProcesses):
     def start(self, job: Job) -> int:
         """Hand a job to Ray."""
         if job.device.startswith("cuda:"):
-            name = f"{job.device!r} names a GPU of one machine"
-            cure = "use device=cuda or device=auto"
-            raise InputError(f"device: {name}, but with --ray Ray chooses the GPU; {cure}")
+            problem = (
+                f"{job.device!r} names a GPU of one machine, but with --ray Ray chooses the GPU"
+            )
+            raise InputError(f"device: {problem}; use device=cuda or device=auto")
         if job.device == "cuda" and not self.gpus:
             reason = "'cuda' cannot be used, because no node of the cluster has a GPU"
             raise InputError(f"device: {reason}; use device=auto")
@@ -249,7 +256,9 @@ class _Cluster(OtherProcesses):
             if path not in self._files:
                 self._files[path] = self._ray.put(pack(path))
             refs[name] = [self._files[path]]
-        files = pack(job.folder) if job.folder is not None and job.folder.is_dir() else {}
+        files: Files = {}
+        if job.folder is not None and job.folder.is_dir():
+            files = pack(job.folder)
         # A lost job is started again here, with the files that it has sent.
         function = self._function.options(
             num_cpus=min(job.threads, self._cores),

@@ -70,7 +70,9 @@ class _Processes(OtherProcesses):
         self._names = (folder / f"{number}.data" for number in count())
 
     def start(self, job: Job) -> Connection:
-        worker = self.idle.pop() if self.idle else _Worker()
+        if not self.idle:
+            self.idle.append(_Worker())
+        worker = self.idle.pop()
         self.busy[worker.connection] = worker
         with suppress(OSError):  # it is dead: that shows when its answer is read
             worker.connection.send((replace(job, data=None), self.form(job.data)))
@@ -163,10 +165,9 @@ def _serve(connection: Connection) -> None:
                 # The first process wrote the file, so it may be unpickled.
                 data = torch.load(stored, mmap=True, weights_only=False)
                 data_path = stored
-            folder = job.folder or Path()
             reports = Reports(connection.send, _EVERY)
-            outcome = perform(job, folder, None if stored is None else data, reports)
-            connection.send(outcome)
+            of_job = None if stored is None else data
+            connection.send(perform(job, job.folder or Path(), of_job, reports))
 
 
 def _end_with_the_others() -> None:

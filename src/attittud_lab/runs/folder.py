@@ -134,8 +134,8 @@ class RunFolder:
         except (LookupError, TypeError):
             raise InputError(f"{self.about_path}: is damaged; {cure}") from None
         if differing:
-            listed = "; ".join(differing[:3])
-            problem = f"{self.path} holds a run with another configuration ({listed})"
+            first = "; ".join(differing[:3])
+            problem = f"{self.path} holds a run with another configuration ({first})"
             raise InputError(f"{problem}; {cure}")
 
     def result(self) -> RunResult | None:
@@ -167,18 +167,17 @@ class RunFolder:
         `threads` is None where a portfolio chooses the number later, and notes it then.
         """
         rows = self.path / "data.json"
-        # Through JSON, so that both sides of the comparison have the same types.
-        plain = json.loads(json.dumps(record))
+        config = dump(self.config).encode()
         if self.about_path.exists():
-            if read_json(rows) != plain:
+            # Through JSON, so that both sides of the comparison have the same types.
+            if read_json(rows) != json.loads(json.dumps(record)):
                 problem = f"{self.path}: the data have changed since this run began"
                 raise InputError(f"{problem}; {_OVER}, or restore the data")
-        else:
-            write_json(rows, plain)
-        # Again for a run that continues, since the file may be gone, and predictions read it.
-        write_atomically(self.path / "config.yaml", dump(self.config).encode())
-        if self.about_path.exists():
+            # Again, since the file may be gone, and predictions read it.
+            write_atomically(self.path / "config.yaml", config)
             return
+        write_json(rows, record)
+        write_atomically(self.path / "config.yaml", config)
         on_gpu = device.type == "cuda"
         facts = {
             "version": VERSION,
@@ -269,11 +268,13 @@ def comparable(config: Config) -> dict[str, Any]:
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Return the settings that differ, in words."""
+    if old == new:
+        return []
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return [] if old == new else [f"{path}: {old!r:.100} there, {new!r:.100} here"]
+        return [f"{path}: {old!r:.100} there, {new!r:.100} here"]
     lines: list[str] = []
     for key in old | new:
-        below = f"{path}.{key}" if path else key
+        below = f"{path}.{key}".removeprefix(".")
         lines += differences(old.get(key, "nothing"), new.get(key, "nothing"), below)
     return lines
 

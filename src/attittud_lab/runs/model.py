@@ -96,7 +96,9 @@ class ModelFile:
     @property
     def folders(self) -> list[str]:
         """The folders in the run folder with descriptions of networks."""
-        names = [self.network, *(member.get("network") for member in self.members)]
+        names = [self.network]
+        for member in self.members:
+            names.append(member.get("network"))
         return [name for name in names if name is not None]
 
     def sealed(self, folder: Path) -> ModelFile:
@@ -108,7 +110,8 @@ class ModelFile:
 
     def own_checksum(self) -> str:
         """Compute the checksum of all entries but the checksum itself."""
-        entries = {name: value for name, value in vars(self).items() if name != "checksum"}
+        entries = dict(vars(self))
+        del entries["checksum"]
         return _sum_of(entries)
 
     def check_files(self, folder: Path) -> None:
@@ -134,16 +137,18 @@ class ModelFile:
             if self.kind == "table":
                 raise InputError(f"{path}: is missing; {CURE}")
             return
-        known = self.sha256.get(DATA)
-        if known is None and self.kind != "table":
+        checksum = self.sha256.get(DATA)
+        if checksum is None and self.kind != "table":
             return
-        if known != file_sha256(path) and not _data_sums(folder).items() <= self.sha256.items():
+        if checksum != file_sha256(path) and not _data_sums(folder).items() <= self.sha256.items():
             raise changed(path)
 
     def _description(self, folder: Path) -> list[str]:
         """The files that describe networks which another library builds."""
-        paths = sorted(path for name in self.folders for path in (folder / name).rglob("*"))
-        return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
+        paths: list[Path] = []
+        for name in self.folders:
+            paths += (folder / name).rglob("*")
+        return [path.relative_to(folder).as_posix() for path in sorted(paths) if path.is_file()]
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, vars(self))
@@ -204,7 +209,9 @@ def time_words(seconds: float) -> str:
 
 def size_words(count: float) -> str:
     """Format a number of bytes for people."""
-    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"
+    if count >= 1e5:
+        return f"{count / 1e6:.3g} MB"
+    return f"{count / 1e3:.3g} kB"
 
 
 def read_model(folder: Path) -> tuple[ModelFile, Config]:

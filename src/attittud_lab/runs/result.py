@@ -60,8 +60,10 @@ class RunResult:
     def read(cls, values: Mapping[str, Any], run_dir: Path) -> RunResult:
         """Read the file of a finished run. Raises ValueError for one that no run has written."""
         try:
-            figures = {part: _with_nan(values[part]) for part in ("validation", "test")}
-            result = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
+            stored = dict(values)
+            for part in ("validation", "test"):
+                stored[part] = _with_nan(values[part])
+            result = cls(**typed(cls, stored), run_dir=run_dir, skipped=True)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         # A portfolio may have no test set.
@@ -80,6 +82,7 @@ class RunResult:
 
 
 def _with_nan(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Return figures with NaN where the file has null."""
     return {name: math.nan if value is None else value for name, value in figures.items()}
 
 

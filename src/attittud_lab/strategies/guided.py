@@ -6,7 +6,7 @@ listed without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -89,9 +89,9 @@ class Guided(Strategy):
     def _backward(self, losses: StepLosses) -> Report:
         """Make a step of a single batch."""
         return self.guide.backward(
-            losses.primary if self._watches else losses.primary(),
+            self._primary(losses.primary),
             losses.auxiliary(),
-            basis_losses=None if self.config.basis_batch is None else losses.basis,
+            basis_losses=self._basis_losses(losses),
             judge=losses.judge if self.uses_held_out else None,
         )
 
@@ -104,18 +104,28 @@ class Guided(Strategy):
         def primary(part: StepLosses) -> Tensor:
             return part.primary() / count
 
-        for number, part in enumerate(parts):
-            # Examples of the basis are drawn once for the whole step.
-            separate_basis = self.config.basis_batch is not None and number == 0
-            guide.primary(
-                partial(primary, part) if self._watches else primary(part),
-                basis_losses=losses.basis if separate_basis else None,
-            )
+        # Examples of the basis are drawn once for the whole step.
+        basis_losses = self._basis_losses(losses)
+        for part in parts:
+            guide.primary(self._primary(partial(primary, part)), basis_losses=basis_losses)
+            basis_losses = None
         if self.uses_held_out:
             guide.judge(losses.judge)
         for part in parts:
             guide.auxiliary({name: loss / count for name, loss in part.auxiliary().items()})
         return guide.combine()
+
+    def _primary(self, compute: Callable[[], Tensor]) -> Tensor | Callable[[], Tensor]:
+        """Return the primary losses as the engine of the guide takes them."""
+        if self._watches:
+            return compute
+        return compute()
+
+    def _basis_losses(self, losses: StepLosses) -> Callable[[], Tensor] | None:
+        """Return what computes the losses of the basis; None if it has no batch of its own."""
+        if self.config.basis_batch is None:
+            return None
+        return losses.basis
 
     def kind(self) -> StepKind | None:
         return StepKind(refresh=self.guide.refresh_due, judge=self.guide.judge_due)
@@ -141,15 +151,11 @@ class AutoGuided(Guided):
     uses_held_out = True
 
     def __init__(
-        self,
-        config: StrategyConfig,
-        model: nn.Module,
-        weights: Mapping[str, float],
-        seed: int,
+        self, config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int
     ) -> None:
         if config.eta is not None:
-            cure = "leave them out, or use name: custom"
-            raise InputError(f"strategy.eta: strategy auto finds the weights itself; {cure}")
+            problem = "strategy.eta: strategy auto finds the weights itself"
+            raise InputError(f"{problem}; leave them out, or use name: custom")
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
     def remark(self) -> str | None:

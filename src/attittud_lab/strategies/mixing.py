@@ -25,8 +25,7 @@ Gradients = Sequence["Tensor | None"]
 
 
 def task_gradients(
-    model: nn.Module,
-    parts: Iterable[Sequence[Tensor]],
+    model: nn.Module, parts: Iterable[Sequence[Tensor]]
 ) -> tuple[list[nn.Parameter], list[Tensor]]:
     """Differentiate the losses of all tasks, which have separate graphs.
 
@@ -39,36 +38,32 @@ def task_gradients(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tasks = _summed_gradients(parameters, parts)
     shared = []
-    for position, parameter in enumerate(parameters):
-        gradients = [task[position] for task in tasks]
+    rows: list[list[Tensor]] = [[] for _ in tasks]
+    for parameter, *gradients in zip(parameters, *tasks, strict=True):
         reached = [gradient for gradient in gradients if gradient is not None]
         if gradients[0] is not None and len(reached) > 1:
-            shared.append(position)
+            shared.append(parameter)
+            for row, gradient in zip(rows, gradients, strict=True):
+                row.append(_flat(gradient, parameter))
         elif len(reached) > 1:
             parameter.grad = torch.stack(reached).sum(0)
         elif reached:
             parameter.grad = reached[0].clone()
     if not shared:
         return [], []
-    rows = []
-    for task in tasks:
-        pieces = [_flat(task[position], parameters[position]) for position in shared]
-        rows.append(torch.cat(pieces))
-    return [parameters[position] for position in shared], rows
+    return shared, list(map(torch.cat, rows))
 
 
 def _summed_gradients(
-    parameters: Sequence[nn.Parameter],
-    parts: Iterable[Sequence[Tensor]],
+    parameters: Sequence[nn.Parameter], parts: Iterable[Sequence[Tensor]]
 ) -> list[Gradients]:
     """Return the gradients of each task, summed over the micro-batches."""
     tasks: list[Gradients] = []
     for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
         more = [_gradient(loss, parameters) for loss in losses]
         if tasks:
-            tasks = [_sum(a, b) for a, b in zip(tasks, more, strict=True)]
-        else:
-            tasks = more
+            more = list(map(_sum, tasks, more))
+        tasks = more
         del losses
     return tasks
 
@@ -169,7 +164,9 @@ class Mixed(Strategy):
         primary, auxiliary, *others = rows
         for row in others:
             auxiliary = auxiliary + row
-        weight = self.config.ratio if self.replay else self.primary_weight
+        weight = self.primary_weight
+        if self.replay:
+            weight = self.config.ratio
         write(self.formula(self, primary, auxiliary) + primary * weight, shared)
         similarity = _cosine(primary, auxiliary)
         return lambda: {"cosine": float(similarity)}
@@ -219,17 +216,15 @@ def formula(
 
     def add(function: Formula) -> Formula:
         def build(
-            config: StrategyConfig,
-            model: nn.Module,
-            weights: Mapping[str, float],
-            seed: int,
+            config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int
         ) -> Strategy:
             if config.eta is None and config.basis is None:
                 return Mixed(function, config, model, weights, **settings)
             if translates:
-                wrong = "eta" if config.eta is not None else "basis"
-                cure = "leave it out, or use a LabelChannel with a Guide in a loop of your own"
-                raise InputError(f"strategy.{wrong}: {name} does not split gradients; {cure}")
+                setting = "eta" if config.eta is not None else "basis"
+                problem = f"strategy.{setting}: {name} does not split gradients"
+                advice = "leave it out, or use a LabelChannel with a Guide in a loop of your own"
+                raise InputError(f"{problem}; {advice}")
             # The preset of this name, with a custom Eta or basis.
             return Guided(config, model, weights, seed)
 
@@ -380,14 +375,12 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
     """
 
     def build(
-        config: StrategyConfig,
-        model: nn.Module,
-        weights: Mapping[str, float],
-        _seed: int,
+        config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int
     ) -> Strategy:
-        settings = {}
+        settings = dict(arguments)
         for key, value in arguments.items():
-            settings[key] = value(weights) if callable(value) else value
+            if callable(value):
+                settings[key] = value(weights)
         return Symmetric(config.name, kind, settings, model, weights, resumable=resumable)
 
     about = f"{kind} of TorchJD, a baseline that treats all tasks alike (needs the extra torchjd)"

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Container, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -306,8 +306,10 @@ class Phase:
     def _look(self) -> dict[str, float]:
         """Evaluate; keep the best model, lower the learning rate or stop."""
         state = self.state
-        averaged = nullcontext() if self.average is None else self.average.in_use()
-        with self.streams.autocast(), averaged:
+        with ExitStack() as stack:
+            stack.enter_context(self.streams.autocast())
+            if self.average is not None:
+                stack.enter_context(self.average.in_use())
             figures = self.measure()
         loss = figures["loss"]
         if not math.isfinite(loss):
@@ -341,7 +343,9 @@ class Phase:
         is worse than any other.
         """
         loss = figures["loss"]
-        value = -loss if self.metric == "loss" else figures[self.metric]
+        value = -loss
+        if self.metric != "loss":
+            value = figures[self.metric]
         if not math.isfinite(value):
             value = -math.inf
         score = [value, -loss]

@@ -105,9 +105,8 @@ class Batches:
         is_read = {"basis": kind.refresh, JUDGES: kind.judge}
         words = ""
         for name in self._sizes:
-            if is_read.get(name, True):
-                width = self.width(name)
-                words += "" if width is None else f" {name}={width}"
+            if is_read.get(name, True) and self._tasks[name].examples.lengths is not None:
+                words += f" {name}={self.width(name)}"
         return words
 
 

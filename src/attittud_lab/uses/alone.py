@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from attittud_lab.learners import Setting, SimpleLearner
-from attittud_lab.uses.base import SourceModels, Use, UsedModel
-from attittud_lab.uses.problem import Problem, SourceData, training_rows
+from attittud_lab.learners import Settings, SimpleLearner
+from attittud_lab.uses.base import Fitting, Use, UsedModel
+from attittud_lab.uses.problem import training_rows
 
 
 class Alone(Use):
@@ -15,17 +15,9 @@ class Alone(Use):
     name = "alone"
     needs_sources = False
 
-    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+    def settings(self, learner: SimpleLearner, several: bool) -> Settings:
         return learner.settings(several)
 
-    def fits(
-        self,
-        training: Problem,
-        sources: Sequence[SourceData],
-        models: SourceModels,
-        learner: SimpleLearner,
-        settings: Sequence[Setting],
-        seed: int,
-    ) -> Iterator[UsedModel]:
-        for fitted in learner.fits(training_rows(training), settings, seed):
-            yield UsedModel(fitted)
+    def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        rows = training_rows(fitting.training)
+        return map(UsedModel, fitting.fits(rows, fitting.settings))

@@ -5,16 +5,25 @@ examples.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner, find_learner
+from attittud_lab.learners import (
+    Fitted,
+    Numbers,
+    Setting,
+    Settings,
+    SimpleLearner,
+    TrainingRows,
+    find_learner,
+)
 from attittud_lab.learners.base import stack_columns
 from attittud_lab.uses.problem import Problem, SourceData, log_loss, training_rows
 
@@ -48,7 +57,9 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
     losses = _losses_by_setting(source, settings, seed)
-    best = int(np.argmin(losses)) if losses else len(settings) // 2
+    best = len(settings) // 2
+    if losses:
+        best = int(np.argmin(losses))
     return learner.fit(training_rows(source), settings[best], seed)
 
 
@@ -58,7 +69,7 @@ def held_out_loss(source: SourceData, seed: int) -> float:
     return min(_losses_by_setting(source, settings, seed), default=0.0)
 
 
-def _losses_by_setting(source: SourceData, settings: Sequence[Setting], seed: int) -> list[float]:
+def _losses_by_setting(source: SourceData, settings: Settings, seed: int) -> list[float]:
     """Return the log-loss of each setting on the part that is held out; nothing for a source that
     is too small to be divided.
     """
@@ -111,7 +122,34 @@ def with_columns(features: Matrix, further: Sequence[FurtherColumns]) -> Matrix:
     """Return features with the columns that models of sources add."""
     if not further:
         return features
-    return stack_columns([features, *(columns.columns(features) for columns in further)])
+    parts = [features]
+    for columns in further:
+        parts.append(columns.columns(features))
+    return stack_columns(parts)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a use fits, and to what."""
+
+    training: Problem
+    """The problem with the primary examples that train, and no others."""
+    sources: Sequence[SourceData]
+    """The sources that take part."""
+    models: SourceModels
+    learner: SimpleLearner
+    settings: Settings
+    """Some of the settings that the use has for the learner."""
+    seed: int
+    """Of everything random."""
+
+    def fits(self, rows: TrainingRows, settings: Iterable[Setting]) -> Iterator[Fitted]:
+        """Yield a model of the learner for each setting."""
+        return self.learner.fits(rows, list(settings), self.seed)
+
+    def by(self, name: str) -> Iterator[tuple[float, Iterator[Setting]]]:
+        """Yield every value of a setting of the use, with the settings that have it."""
+        return groupby(self.settings, key=itemgetter(name))
 
 
 class Use(ABC):
@@ -125,33 +163,16 @@ class Use(ABC):
         return None
 
     @abstractmethod
-    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+    def settings(self, learner: SimpleLearner, several: bool) -> Settings:
         """Return the settings that folds choose from: those of the learner, and those of the
         use.
         """
 
     @abstractmethod
-    def fits(
-        self,
-        training: Problem,
-        sources: Sequence[SourceData],
-        models: SourceModels,
-        learner: SimpleLearner,
-        settings: Sequence[Setting],
-        seed: int,
-    ) -> Iterator[UsedModel]:
-        """Yield one model for each setting, in the order of `settings`.
-
-        Args:
-            training: the problem with the primary examples that train, and no others.
-            sources: the sources that take part.
-            models: models of the sources.
-            learner: what is fitted.
-            settings: some of `settings()`.
-            seed: of everything random.
-        """
+    def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        """Yield one model for each setting, in the order of `fitting.settings`."""
 
 
-def crossed(settings: Sequence[Setting], name: str, values: Sequence[float]) -> list[Setting]:
+def crossed(settings: Settings, name: str, values: Sequence[float]) -> list[Setting]:
     """Return every setting with every value of one more setting."""
     return [{**setting, name: value} for value, setting in product(values, settings)]

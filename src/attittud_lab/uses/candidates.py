@@ -33,10 +33,9 @@ def default_candidates(
         learners: the names of learners.
         uses: the names of uses.
     """
-    choices = {name: _choices_of_sources(problem, name) for name in uses}
     candidates = []
     for learner, name in product(learners, uses):
-        for sources in choices[name]:
+        for sources in _choices_of_sources(problem, name):
             candidates.append(SimpleCandidate(features, learner, name, sources))
     return candidates
 

@@ -17,7 +17,7 @@ from attittud_lab.features.base import Matrix
 from attittud_lab.learners import Numbers, Setting, find_learner, plain_fitted, restore_fitted
 from attittud_lab.learners.base import log_softmax
 from attittud_lab.uses import find_use
-from attittud_lab.uses.base import FurtherColumns, SourceModels, UsedModel
+from attittud_lab.uses.base import Fitting, FurtherColumns, SourceModels, UsedModel
 from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss
 
@@ -136,8 +136,8 @@ def _evaluate(
         held_out = np.flatnonzero(folds == fold)
         training = problem.rows(np.flatnonzero(folds != fold))
         features = problem.rows(held_out).features
-        fits = use.fits(training, sources, models, learner, settings, seed)
-        for number, model in enumerate(fits):
+        fitting = Fitting(training, sources, models, learner, settings, seed)
+        for number, model in enumerate(use.fits(fitting)):
             outputs[number, held_out] = model.scores(features)
     rows = np.flatnonzero(folds >= 0)
     labels = problem.labels[rows]
@@ -145,10 +145,9 @@ def _evaluate(
     best = int(np.argmin(losses))
     temperature = best_temperature(outputs[best][rows], labels)
     scores = cooled(outputs[best], temperature, several=problem.several)
+    loss = log_loss(scores[rows], labels)
     seconds = time.perf_counter() - began
-    return Evaluation(
-        candidate, scores, settings[best], temperature, log_loss(scores[rows], labels), seconds
-    )
+    return Evaluation(candidate, scores, settings[best], temperature, loss, seconds)
 
 
 def fit_final(
@@ -166,7 +165,7 @@ def fit_final(
     use = find_use(candidate.use)
     sources = _sources(problem, candidate)
     models = models or SourceModels(problem.sources, seed)
-    used = next(iter(use.fits(problem, sources, models, learner, [setting], seed)))
+    used = next(use.fits(Fitting(problem, sources, models, learner, [setting], seed)))
     return SimpleModel(candidate, setting, temperature, problem.several, used)
 
 
@@ -175,11 +174,14 @@ def _sources(problem: Problem, candidate: SimpleCandidate) -> list[SourceData]:
     unknown = [name for name in candidate.sources if name not in problem.sources]
     if unknown:
         raise InputError(
-            f"{candidate.label}: there is no source {listed(unknown)}; the sources are {listed(problem.sources)}"
+            f"{candidate.label}: there is no source {listed(unknown)}; the sources are "
+            f"{listed(problem.sources)}"
         )
     use = find_use(candidate.use)
     if use.needs_sources != bool(candidate.sources):
-        advice = "name at least one source" if use.needs_sources else "name no source"
+        advice = "name no source"
+        if use.needs_sources:
+            advice = "name at least one source"
         raise InputError(f"{candidate.label}: does not fit the use {use.name}; {advice}")
     sources = [problem.sources[name] for name in candidate.sources]
     objection = use.objection(problem, sources)

@@ -5,14 +5,13 @@ of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import numpy as np
 
 from attittud_lab.errors import listed
-from attittud_lab.learners import Setting, SimpleLearner, TrainingRows
+from attittud_lab.learners import Settings, SimpleLearner, TrainingRows
 from attittud_lab.learners.base import stack_rows
-from attittud_lab.uses.base import SourceModels, Use, UsedModel, crossed
+from attittud_lab.uses.base import Fitting, Use, UsedModel, crossed
 from attittud_lab.uses.problem import Problem, SourceData, soft_targets
 
 WEIGHTS = (0.03, 0.2, 1.0)
@@ -30,26 +29,21 @@ class Pooled(Use):
             return f"{listed(others)}: other classes than the primary task cannot be pooled"
         return None
 
-    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+    def settings(self, learner: SimpleLearner, several: bool) -> Settings:
         return crossed(learner.settings(several), "weight", WEIGHTS)
 
-    def fits(
-        self,
-        training: Problem,
-        sources: Sequence[SourceData],
-        models: SourceModels,
-        learner: SimpleLearner,
-        settings: Sequence[Setting],
-        seed: int,
-    ) -> Iterator[UsedModel]:
-        count = len(training.labels)
-        labelled = [source.labelled for source in sources]
-        features = stack_rows([training.features, *(source.features for source in labelled)])
-        labels = [training.labels, *(source.labels for source in labelled)]
-        targets = np.concatenate([soft_targets(part, len(training.classes)) for part in labels])
-        for weight, group in groupby(settings, key=lambda setting: setting["weight"]):
-            weights = np.full(len(targets), weight)
-            weights[:count] = 1
-            rows = TrainingRows(features, targets, training.several, weights)
-            for fitted in learner.fits(rows, list(group), seed):
-                yield UsedModel(fitted)
+    def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        training = fitting.training
+        features = [training.features]
+        targets = [soft_targets(training.labels, len(training.classes))]
+        for source in fitting.sources:
+            labelled = source.labelled
+            features.append(labelled.features)
+            targets.append(soft_targets(labelled.labels, len(training.classes)))
+        both = stack_rows(features)
+        all_targets = np.concatenate(targets)
+        for weight, settings in fitting.by("weight"):
+            weights = np.full(len(all_targets), weight)
+            weights[: len(training.labels)] = 1
+            rows = TrainingRows(both, all_targets, training.several, weights)
+            yield from map(UsedModel, fitting.fits(rows, settings))

@@ -78,8 +78,8 @@ class SimpleCandidate:
     @property
     def label(self) -> str:
         """The name in tables, such as "tfidf, linear, translated reviews + shops"."""
-        use = " ".join([self.use, " + ".join(self.sources)]).strip()
-        return f"{self.features}, {self.learner}, {use}"
+        sources = " + ".join(self.sources)
+        return f"{self.features}, {self.learner}, {self.use} {sources}".rstrip()
 
 
 def soft_targets(labels: LabelNumbers, classes: int) -> Numbers:

@@ -4,24 +4,23 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 
-from attittud_lab.learners import Setting, SimpleLearner
+from attittud_lab.learners import Settings, SimpleLearner
 from attittud_lab.learners.logistic import mean_length
 from attittud_lab.uses.base import (
+    Fitting,
     FurtherColumns,
-    SourceModels,
     Use,
     UsedModel,
     centred_scores,
     crossed,
     with_columns,
 )
-from attittud_lab.uses.problem import Problem, SourceData, training_rows
+from attittud_lab.uses.problem import training_rows
 
 LENGTHS = (0.5, 1.5, 5.0)
 """How long the columns of all sources together are, as a multiple of the length of the other
@@ -39,27 +38,21 @@ class Stacked(Use):
 
     name = "stacked"
 
-    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+    def settings(self, learner: SimpleLearner, several: bool) -> Settings:
         return crossed(learner.settings(several), "length", LENGTHS)
 
-    def fits(
-        self,
-        training: Problem,
-        sources: Sequence[SourceData],
-        models: SourceModels,
-        learner: SimpleLearner,
-        settings: Sequence[Setting],
-        seed: int,
-    ) -> Iterator[UsedModel]:
-        source_models = [models.model(source.name) for source in sources]
-        lengths = [mean_length(centred_scores(model, training.features)) for model in source_models]
-        unit = mean_length(training.features) / np.sqrt(len(sources))
-        for length, group in groupby(settings, key=lambda setting: setting["length"]):
+    def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        rows = training_rows(fitting.training)
+        lengths = []
+        for source in fitting.sources:
+            model = fitting.models.model(source.name)
+            lengths.append((model, mean_length(centred_scores(model, rows.features))))
+        unit = mean_length(rows.features) / np.sqrt(len(lengths))
+        for length, settings in fitting.by("length"):
             further = tuple(
-                FurtherColumns(model, float(length * unit / source_length))
-                for model, source_length in zip(source_models, lengths, strict=True)
+                FurtherColumns(model, float(length * unit / of_source))
+                for model, of_source in lengths
             )
-            rows = training_rows(training)
-            rows = replace(rows, features=with_columns(training.features, further))
-            for fitted in learner.fits(rows, list(group), seed):
+            longer = replace(rows, features=with_columns(rows.features, further))
+            for fitted in fitting.fits(longer, settings):
                 yield UsedModel(fitted, further)

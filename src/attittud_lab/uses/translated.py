@@ -4,7 +4,7 @@ says a label channel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from attittud import LabelChannel
-from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
+from attittud_lab.learners import Fitted, Numbers, Settings, SimpleLearner, TrainingRows
 from attittud_lab.learners.base import stack_rows
-from attittud_lab.uses.base import SourceModels, Use, UsedModel, crossed
+from attittud_lab.uses.base import Fitting, SourceModels, Use, UsedModel, crossed
 from attittud_lab.uses.problem import Problem, SourceData, training_rows
 
 WEIGHTS = (0.1, 1.0)
@@ -43,38 +43,34 @@ class Translated(Use):
 
     name = "translated"
 
-    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+    def settings(self, learner: SimpleLearner, several: bool) -> Settings:
         return crossed(learner.fewer_settings(several), "weight", WEIGHTS)
 
-    def fits(
-        self,
-        training: Problem,
-        sources: Sequence[SourceData],
-        models: SourceModels,
-        learner: SimpleLearner,
-        settings: Sequence[Setting],
-        seed: int,
-    ) -> Iterator[UsedModel]:
+    def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        training = fitting.training
+        seed = fitting.seed
         rows = training_rows(training)
-        translations = [Translation.estimate(source, training, models, seed) for source in sources]
-        opened = [translation for translation in translations if translation.weight > 0]
-        alone = learner.fits(rows, settings, seed)
+        opened = []
+        for source in fitting.sources:
+            translation = Translation.estimate(source, training, fitting.models, seed)
+            if translation.weight > 0:
+                opened.append(translation)
+        alone = fitting.fits(rows, fitting.settings)
         if not opened:
-            yield from (UsedModel(fitted) for fitted in alone)
+            yield from map(UsedModel, alone)
             return
         features = stack_rows([rows.features, *(part.source.features for part in opened)])
-        for setting, first in zip(settings, alone, strict=True):
+        for setting, first in zip(fitting.settings, alone, strict=True):
             model = first
             weights = [rows.weights]
             for part in opened:
                 count = len(part.source.labels)
                 weights.append(np.full(count, setting["weight"] * part.weight))
+            all_weights = np.concatenate(weights)
             for _ in range(ROUNDS):
-                targets = [rows.targets, *(part.targets(model) for part in opened)]
-                both = TrainingRows(
-                    features, np.concatenate(targets), rows.several, np.concatenate(weights)
-                )
-                model = learner.fit(both, setting, seed, start=model)
+                targets = np.concatenate([rows.targets, *(part.targets(model) for part in opened)])
+                both = TrainingRows(features, targets, rows.several, all_weights)
+                model = fitting.learner.fit(both, setting, seed, start=model)
             yield UsedModel(model)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attittud_lab.learners import find_learner
-from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.base import Fitting, SourceModels
 from attittud_lab.uses.pooled import Pooled
 from attittud_lab.uses.problem import Problem, SourceData
 
@@ -17,8 +17,9 @@ def example():
 
 
 def fit(problem, sources, setting):
-    learner = find_learner("linear")
-    return next(Pooled().fits(problem, sources, SourceModels({}, 0), learner, [setting], 0))
+    models = SourceModels({}, 0)
+    fitting = Fitting(problem, sources, models, find_learner("linear"), [setting], 0)
+    return next(Pooled().fits(fitting))
 
 
 def test_weight_one_is_one_training_set_and_a_small_weight_is_nearly_the_primary_data_alone():

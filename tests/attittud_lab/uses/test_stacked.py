@@ -8,7 +8,7 @@ from scipy import sparse
 
 from attittud_lab.learners import find_learner
 from attittud_lab.learners.logistic import mean_length
-from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.base import Fitting, SourceModels
 from attittud_lab.uses.problem import Problem, SourceData, training_rows
 from attittud_lab.uses.stacked import Stacked
 
@@ -32,7 +32,7 @@ def test_labels_that_are_all_wrong_help(form):
     learner = find_learner("linear")
     sources = list(problem.sources.values())
     setting = {"penalty": 0.1, "length": 5.0}
-    used = next(Stacked().fits(problem, sources, models, learner, [setting], 0))
+    used = next(Stacked().fits(Fitting(problem, sources, models, learner, [setting], 0)))
     alone = learner.fit(training_rows(problem), {"penalty": 0.1}, 0)
     accuracy = (used.scores(features).argmax(axis=1) == labels).mean()
     assert accuracy > (alone.scores(features).argmax(axis=1) == labels).mean() + 0.2
@@ -45,8 +45,9 @@ def test_columns_of_all_sources_together_have_the_length_of_the_setting(count):
     parts = np.array_split(np.arange(len(one.labels)), count)
     sources = [replace(one.rows(part), name=str(n)) for n, part in enumerate(parts)]
     models = SourceModels({source.name: source for source in sources}, 0)
-    setting = {"penalty": 0.1, "length": 3.0}
-    used = next(Stacked().fits(problem, sources, models, find_learner("linear"), [setting], 0))
+    settings = [{"penalty": 0.1, "length": 3.0}]
+    fitting = Fitting(problem, sources, models, find_learner("linear"), settings, 0)
+    used = next(Stacked().fits(fitting))
     columns = np.concatenate([part.columns(problem.features) for part in used.further], axis=1)
     assert columns.shape[1] == 3 * count
     assert mean_length(columns) == pytest.approx(3 * mean_length(problem.features), rel=1e-4)

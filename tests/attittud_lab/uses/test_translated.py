@@ -7,7 +7,7 @@ import torch
 from attittud import LabelChannel
 from attittud_lab.learners import find_learner
 from attittud_lab.uses.alone import Alone
-from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.base import Fitting, SourceModels
 from attittud_lab.uses.problem import Problem, SourceData
 from attittud_lab.uses.translated import Translated, Translation, label_shares
 
@@ -38,18 +38,15 @@ def constant(right, _):
     return np.zeros_like(right)
 
 
-def fit(problem):
+def fit(problem, learner=LEARNER, setting=SETTING):
     models = SourceModels(problem.sources, 0)
     sources = list(problem.sources.values())
-    return next(Translated().fits(problem, sources, models, LEARNER, [SETTING], 0))
+    return next(Translated().fits(Fitting(problem, sources, models, learner, [setting], 0)))
 
 
 def alone(problem):
-    return next(
-        Alone().fits(
-            problem, [], SourceModels({}, 0), LEARNER, [{"penalty": SETTING["penalty"]}], 0
-        )
-    )
+    settings = [{"penalty": SETTING["penalty"]}]
+    return next(Alone().fits(Fitting(problem, [], SourceModels({}, 0), LEARNER, settings, 0)))
 
 
 def translation(problem):
@@ -114,10 +111,8 @@ def test_an_auxiliary_row_weighs_as_much_as_its_channel_is_open():
             return super().fit(rows, setting, seed, start)
 
     problem, _, _ = example(shifted)
-    learner, sources = Watched(), list(problem.sources.values())
-    setting = SETTING | {"weight": 0.3}
-    models = SourceModels(problem.sources, 0)
-    next(Translated().fits(problem, sources, models, learner, [setting], 0))
+    learner = Watched()
+    fit(problem, learner, SETTING | {"weight": 0.3})
     openness = translation(problem).weight
     assert 0 < openness < 0.99
     np.testing.assert_allclose(learner.weights[:30], 1)
