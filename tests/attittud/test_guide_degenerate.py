@@ -142,12 +142,11 @@ def losses_of(model: nn.Module, m: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("basis", "m", "rank", "engine"),
-    [("sketch", 8, 10, "loop"), ("svd", 16, 50, "loop"), ("exact", 2, 30, "loop")],
+    ("basis", "m", "rank"), [("sketch", 8, 10), ("svd", 16, 50), ("exact", 2, 30)]
 )
-def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
+def test_a_basis_has_no_more_directions_than_examples(basis, m, rank):
     model = network()
-    guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine=engine)
+    guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine="loop")
     for size in (m, m + 3, m):
         report = guide.backward(
             primary=losses_of(model, size), auxiliary=losses_of(model, 20).mean(), refresh=True

@@ -42,16 +42,11 @@ def micro_batches(p, guide, interleaved, **options):
 
 
 @pytest.mark.parametrize(
-    ("basis", "include_mean", "engine"),
-    [
-        ("sketch", True, "loop"),
-        ("mean", False, "loop"),
-        ("exact", False, "loop"),
-        ("canonical", True, "loop"),
-    ],
+    ("basis", "include_mean"),
+    [("sketch", True), ("mean", False), ("exact", False), ("canonical", True)],
 )
-def test_micro_batches_in_a_step_with_a_refresh(basis, include_mean, engine):
-    options = {"basis": basis, "include_mean": include_mean, "engine": engine}
+def test_micro_batches_in_a_step_with_a_refresh(basis, include_mean):
+    options = {"basis": basis, "include_mean": include_mean, "engine": "loop"}
     want = one_batch(*setup(**options))
     p, guide = setup(**options)
     report, got = micro_batches(p, guide, interleaved=False)
