@@ -70,7 +70,10 @@ class Gradients:
     """The gradients of the primary task, the auxiliary tasks and the judges over the shared
     parameters.
 
-    All D-vectors of a step are here, and no other object changes them.
+    All D-vectors of a step are here, and no other object changes them. With one task there are two,
+    g_prim and g_aux. With several tasks, where `_folds` allows it, only the latest task has a
+    vector of its own: the others are kept as k-vectors, and as one common sum of neutral * weight *
+    g_aux. So memory does not grow with the number of tasks.
     """
 
     def __init__(self, workers: Workers, include_mean: bool, *, copied: bool) -> None:

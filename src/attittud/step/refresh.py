@@ -1,4 +1,14 @@
-"""A refresh: from the losses of primary examples to the basis in use."""
+"""A refresh: from the losses of primary examples to the basis in use.
+
+`Step` calls a `Refresher` in this order:
+
+    start           at the first primary call of the step: no rows yet
+    take_in         at each primary call, or once `take_in_from` for `basis_losses`: adds to the
+                    rows. Most bases take products with J (m x D), the gradients of m examples
+    fix             the rows become orthonormal (k x D) and are written over the old V
+
+At the end of the file is the check that all of this fits into memory, before the first basis.
+"""
 
 from __future__ import annotations
 
