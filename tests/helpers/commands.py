@@ -18,6 +18,14 @@ training:
   finetune: {steps: 4, evaluations: 1, primary_batch: 16}
 strategy: {name: auto, rank: 3}
 """
+FEW_RUNS = (
+    "compare.strategies=[]",
+    "compare.seeds=2",
+    "compare.weights=[0.5, 1]",
+    "compare.tuning_seeds=1",
+    "compare.equal=steps",
+)
+"""The smallest comparison."""
 
 
 def call(*arguments: str) -> int:

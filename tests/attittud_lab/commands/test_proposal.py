@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from attittud_lab.config.load import load
-from tests.helpers.commands import call
+from tests.helpers.commands import FEW_RUNS, call
 
 
 def test_init_proposes_a_configuration_for_texts(capsys):
@@ -67,13 +67,7 @@ def test_a_table_from_init_to_the_report(capsys):
     record = json.loads(Path("runs/attittud/portfolio/seed-0/data.json").read_text())
     assert record["kind"] == "table" and len(record["table"]["columns"]) == 30
     assert call("report", "runs/attittud/portfolio/seed-0") == 0
-    few = [
-        "compare.strategies=[]",
-        "compare.seeds=2",
-        "compare.weights=[0.5, 1]",
-        "compare.tuning_seeds=1",
-    ]
-    assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
+    assert call("compare", "attittud.yaml", *QUICK, *FEW_RUNS, "--quiet") == 0
     assert "Decision" in capsys.readouterr().out
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import call
+from tests.helpers.commands import FEW_RUNS, call
 from tests.helpers.portfolios import board
 from tests.helpers.predictions import of_digits
 
@@ -94,13 +94,7 @@ def test_a_portfolio_trains_without_a_test_set(capsys):
 def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys):
     assert call("compare", "job.yaml", "compare.strategies=[portfolio]") == 2
     assert "compare.strategies" in capsys.readouterr().err
-    few = [
-        "compare.strategies=[]",
-        "compare.seeds=2",
-        "compare.weights=[0.5, 1]",
-        "compare.tuning_seeds=1",
-    ]
-    assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
+    assert call("compare", "job.yaml", "strategy=portfolio", *FEW_RUNS) == 0
     out, err = capsys.readouterr()
     assert "portfolio" in err
     assert "| multitask" in out

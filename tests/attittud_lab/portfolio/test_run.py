@@ -1,5 +1,6 @@
 """Whole portfolios: stops at any moment, rare classes, texts, groups, and workers."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import write_atomically
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
+from attittud_lab.report import write_report
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.train import load_data
 from tests.helpers.portfolios import SIMPLE, Told, board, job, of_patients, outcome, train
@@ -149,6 +151,15 @@ def test_several_labels_groups_and_sources(tmp_path):
     assert len(homes) > 10
     predicted = attittud_lab.load(tmp_path / "run").predict_proba([{"v": [0.1, 0.2, 0.3, 0.4]}])
     assert predicted.shape == (1, 3)
+    # Each label of a source is a question of its own.
+    lists = content["suspicious"]
+    assert [source["source"] for source in lists] == ["s0", "s1", "s2", "s3"]
+    assert [source["examined"] for source in lists] == [60 * 2, *[60 * 3] * 3]
+    with (tmp_path / "run" / "suspicious.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(source["listed"] for source in lists)
+    assert all(row["label"].endswith((": no", ": yes")) for row in rows)
+    write_report(tmp_path / "run")
 
 
 def test_held_out_texts_are_never_used_as_masked_texts(tmp_path):

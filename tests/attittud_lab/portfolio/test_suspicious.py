@@ -21,7 +21,7 @@ from attittud_lab.portfolio.suspicious import (
 )
 from attittud_lab.report import write_report
 from attittud_lab.uses.problem import Problem, SourceData
-from tests.helpers.portfolios import board, of_patients
+from tests.helpers.portfolios import board
 from tests.helpers.simple_jobs import text_job
 
 PRIMARY, CLASSES = 60, 3
@@ -135,18 +135,6 @@ def test_no_cell_is_a_formula_or_begins_a_row(tmp_path):
         heading, row = csv.reader(file)
     assert len(heading) == len(row) == 6
     assert row == ["'=web", "'@first\r\n'=second", "'+a", "'-b", "0.9", "0.1"]
-
-
-def test_a_portfolio_lists_several_labels_at_once(tmp_path):
-    run(loads(of_patients(tmp_path)), tmp_path / "run")
-    lists = board(tmp_path / "run")["suspicious"]
-    assert [one["source"] for one in lists] == ["s0", "s1", "s2", "s3"]
-    assert [one["examined"] for one in lists] == [60 * 2, *[60 * 3] * 3]
-    with (tmp_path / "run" / FILE).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == sum(one["listed"] for one in lists)
-    assert all(row["label"].endswith((": no", ": yes")) for row in rows)
-    write_report(tmp_path / "run")
 
 
 def test_a_portfolio_writes_the_list_and_the_report_shows_it(tmp_path):
