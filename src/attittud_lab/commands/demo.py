@@ -30,8 +30,8 @@ _OUT = typer.Option(
 _FOLDER = typer.Option(
     metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs to this folder."
 )
-_CURE = "choose another folder with --folder"
-_CURE_OUT = "choose another file with --out"
+_ADVICE = "choose another folder with --folder"
+_ADVICE_OUT = "choose another file with --out"
 
 
 def demo(
@@ -57,27 +57,27 @@ def demo(
     if out is not None and not out.absolute().parent.is_dir():
         reason = f"the folder {str(out.parent)!r} does not exist; create it first"
         raise typer.BadParameter(reason, param_hint="--out")
-    make_folder(folder, _CURE)  # now, not after the runs
-    check_writable(folder / "report.html", _CURE)
+    make_folder(folder, _ADVICE)  # now, not after the runs
+    check_writable(folder / "report.html", _ADVICE)
     if out is not None:
-        check_writable(out, _CURE_OUT)
+        check_writable(out, _ADVICE_OUT)
     note = "the demo keeps nothing before its end, so the same command starts over"
     progress = display()
     try:
         with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)
     except InputError as error:  # runs name the option of other commands as the cure
-        raise InputError(str(error).replace(OTHER_FOLDER, _CURE)) from None
+        raise InputError(str(error).replace(OTHER_FOLDER, _ADVICE)) from None
     if out is not None:
-        write_json(out, result, _CURE_OUT)
-    write_atomically(folder / "config.yaml", CONFIG.read_bytes(), _CURE)
-    write_json(folder / "comparison.json", result, _CURE)
-    report = write_report(folder, cure=_CURE)
+        write_json(out, result, _ADVICE_OUT)
+    write_atomically(folder / "config.yaml", CONFIG.read_bytes(), _ADVICE)
+    write_json(folder / "comparison.json", result, _ADVICE)
+    report = write_report(folder, advice=_ADVICE)
     console = Console()
     if not sys.stdout.isatty():
         console = Console(width=WIDE)  # a pipe has no width, and rich would guess 80
     console.print(rich_table(result))
-    rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
+    rows = [f"  {row:<16} {about}" for row, (about, _) in ROWS.items()]
     meaning = "What the table means: docs/appendix/demo.md, 'How to read it'."
     seconds = f"{result['took']['seconds']:.0f} s. {meaning}"
     for line in (ETA, *rows, "", *conclusions(result), seconds):

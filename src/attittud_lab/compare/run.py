@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -163,13 +163,11 @@ class Comparison:
 
         Strategies take turns, so that a busy machine does not make one of them look slow.
         """
-        most = max(map(len, self.variants.values()))
         for seed in self.tuning_seeds:
-            for number in range(most):
-                for candidate in self.candidates:
-                    tries = self.variants[candidate.label]
-                    if number < len(tries):
-                        yield Run(candidate, tries[number], budget, seed)
+            for tries in zip_longest(*self.variants.values()):
+                for candidate, variant in zip(self.candidates, tries, strict=True):
+                    if variant is not None:
+                        yield Run(candidate, variant, budget, seed)
 
     def _tuned(self, budget: Budget) -> list[Tuned]:
         """Let every strategy choose among its tries; those that always diverged are left out."""

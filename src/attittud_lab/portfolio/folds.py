@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import torch
@@ -28,14 +29,16 @@ MOST_HELD_OUT = 4000
 class Folds:
     """The fold in which each example is held out."""
 
-    of: Rows
+    fold_of: Rows
+    """The number of the fold of each example, or `NEVER`."""
     count: int
     """How many folds there are; 1 if a single part is held out and the others always train."""
     not_validated: list[str]
     """Classes that are too rare to be held out."""
 
     def held_out(self, fold: int) -> Rows:
-        return np.flatnonzero(self.of == fold)
+        """The examples of a fold, by their numbers."""
+        return np.flatnonzero(self.fold_of == fold)
 
     @property
     def validated(self) -> Rows:
@@ -45,7 +48,8 @@ class Folds:
     @property
     def smallest(self) -> int:
         """Training examples of the fold that has the fewest."""
-        return min(len(self.of) - len(self.held_out(fold)) for fold in range(self.count))
+        largest = max(len(self.held_out(fold)) for fold in range(self.count))
+        return len(self.fold_of) - largest
 
 
 def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
@@ -74,20 +78,17 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     if rare.all():
         problem = f"data.primary: there are {len(labels)} labels, and no class has two examples"
         raise InputError(f"{problem} (in two groups), so nothing can be held out; give more labels")
-    of = assign(labels, data.groups, rare, count, seed)
+    fold_of = assign(labels, data.groups, rare, count, seed)
     if one_split:
-        of = np.where(of == 0, 0, NEVER)
-    held_out = labels[of != NEVER]
-    missing = []
-    for number, name in enumerate(data.primary.classes):
-        if labels.ndim == 1:
-            of_class = held_out == number
-        else:
-            of_class = held_out[:, number] == 1
-        if not of_class.any():
-            missing.append(name)
+        fold_of = np.where(fold_of == 0, 0, NEVER)
+    held_out = labels[fold_of != NEVER]
+    if labels.ndim == 1:
+        present = np.isin(np.arange(len(data.primary.classes)), held_out)
+    else:
+        present = (held_out == 1).any(axis=0)
+    missing = list(compress(data.primary.classes, ~present))
     # There are fewer than `count` folds where all but one group are rare.
-    return Folds(of, int(of.max()) + 1, missing)
+    return Folds(fold_of, int(fold_of.max()) + 1, missing)
 
 
 def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:
@@ -101,9 +102,9 @@ def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> n
     else:
         units = np.unique(groups, return_inverse=True)[1]
     rare = np.zeros(len(labels), dtype=bool)
-    for has in _columns(labels).T:
-        if len(np.unique(units[has])) < count:
-            rare |= has
+    for members in _columns(labels).T:
+        if len(np.unique(units[members])) < count:
+            rare |= members
     return np.isin(units, units[rare])
 
 
@@ -117,13 +118,14 @@ def assign(
     labels at once, this holds for the examples that share their rarest label.
     """
     generator = np.random.default_rng(seed)
-    of = np.full(len(labels), NEVER, dtype=np.int64)
+    fold_of = np.full(len(labels), NEVER, dtype=np.int64)
     layers = strata(labels, len(labels))
     if groups is None:
         shuffled = generator.permutation(np.flatnonzero(~rare))
         # One class after the other, dealt out like cards without a break between two classes.
-        of[shuffled[np.argsort(layers[shuffled], kind="stable")]] = np.arange(len(shuffled)) % count
-        return of
+        by_class = shuffled[np.argsort(layers[shuffled], kind="stable")]
+        fold_of[by_class] = np.arange(len(by_class)) % count
+        return fold_of
     names, number = np.unique(groups, return_inverse=True)
     layer = np.unique(layers, return_inverse=True)[1]
     sizes = np.zeros((len(names), layer.max() + 1))
@@ -140,16 +142,16 @@ def assign(
             of_sizes = (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
             chosen[group] = int((of_classes + of_sizes).argmin())
             filled[chosen[group]] += sizes[group]
-    of[:] = chosen[number]
-    for has in _columns(labels).T:
-        folds = np.unique(of[has])
+    fold_of[:] = chosen[number]
+    for members in _columns(labels).T:
+        folds = np.unique(fold_of[members])
         if len(folds) == 1 and folds[0] != NEVER:
             # All of a class would be held out at once. The smallest of its groups trains in every
             # fold.
-            of_class = np.unique(number[has])
+            of_class = np.unique(number[members])
             smallest = min(of_class, key=lambda group: np.count_nonzero(number == group))
-            of[number == smallest] = NEVER
-    return of
+            fold_of[number == smallest] = NEVER
+    return fold_of
 
 
 def _columns(labels: Labels) -> np.ndarray:
@@ -166,7 +168,7 @@ def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
     examples = data.primary.examples
     if fold is None:
         return replace(data, validation=examples.rows(torch.arange(0)))
-    in_fold = folds.of == fold
+    in_fold = folds.fold_of == fold
     train = examples.rows(torch.from_numpy(np.flatnonzero(~in_fold)))
     validation = examples.rows(torch.from_numpy(np.flatnonzero(in_fold)))
     return replace(data, primary=replace(data.primary, examples=train), validation=validation)

@@ -89,7 +89,7 @@ def make_setting(
     assert targets is not None
     rows = folds.validated
     metric = chosen_metric(config, moved, None)
-    held_out = HeldOut(moved.primary, targets.cpu()[rows], folds.of[rows], metric)
+    held_out = HeldOut(moved.primary, targets.cpu()[rows], folds.fold_of[rows], metric)
     held_out.check()
     handed = without_names(data)
     return Setting(config, moved, handed, device, folder, folds, held_out, progress, place)
@@ -328,7 +328,7 @@ class Portfolio:
                 "out_of_fold": model,
             },
             "tested": len(self.data.test) > 0,
-            "labels": len(self.folds.of),
+            "labels": len(self.folds.fold_of),
             "validated": len(self.rows),
             "not_validated": self.folds.not_validated,
             "folds": self.folds.count,
@@ -348,7 +348,7 @@ class Portfolio:
         if members.steps or members.seconds:
             phases.append(_phase("all labels", members.steps, members.seconds))
         examples = {
-            "train": len(self.folds.of),
+            "train": len(self.folds.fold_of),
             "validation": len(self.rows),
             "test": len(self.data.test),
         }

@@ -204,7 +204,7 @@ class SimpleCandidates:
         waiting = [candidate for candidate in candidates if candidate not in finished]
         setting.progress.phase(f"learners on {name}", len(candidates), len(finished))
         self.source_models[name] = SourceModels(problem.sources, self.seed)
-        running = evaluate(problem, setting.folds.of, waiting, self.seed)
+        running = evaluate(problem, setting.folds.fold_of, waiting, self.seed)
         for candidate in candidates:
             path = self.file(candidate.label)
             if candidate in finished:

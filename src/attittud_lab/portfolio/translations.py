@@ -115,22 +115,22 @@ def translate(
             labels[:, task],
         )
         drawn = channel.drawn(counts)
-        of = []
+        questions = []
         rows: Iterable[int] = range(len(channel.matrix))
         columns: Iterable[int] = range(len(channel.shares))
         # A yes/no question shows only yes: in the row of the task, the column of the source.
         moved = {}
         if problem.several:
-            of.append(str(problem.classes[task]))
+            questions.append(str(problem.classes[task]))
             rows = [1]
             moved["row"] = task
         if source.several:
-            of.append(str(source.classes[number]))
+            questions.append(str(source.classes[number]))
             columns = [1]
             moved["column"] = number
         for cell in channel.cells(drawn, rows, columns):
             cells.append(replace(cell, **moved))
-        channels.append({"of": of, **_estimate(channel.openness, drawn.openness)})
+        channels.append({"of": questions, **_estimate(channel.openness, drawn.openness)})
     return _table(problem, source, channels, cells)
 
 

@@ -29,17 +29,17 @@ _ANSWERS = {"use": "✓", "no_help": "✕", "unclear": "?", "run": "●"}
 _SIDES = {"▲": "above", "▼": "below"}
 
 
-def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
+def write_report(folder: Path, output: Path | None = None, advice: str = OTHER_FOLDER) -> Path:
     """Write report.html and report.json into the folder of a run or comparison, or elsewhere;
-    returns the page's path.
+    returns the page's path. `advice` ends the error where the folder cannot be written.
     """
     with understood(folder):
         data, page = _page(folder)
     target = output or folder
-    make_folder(target, cure)
+    make_folder(target, advice)
     figures = _bytes(json.dumps(data, ensure_ascii=False))
-    write_atomically(target / "report.json", figures, cure)
-    write_atomically(target / "report.html", page, cure)
+    write_atomically(target / "report.json", figures, advice)
+    write_atomically(target / "report.html", page, advice)
     return target / "report.html"
 
 

@@ -46,15 +46,15 @@ def _source(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _openness(channel: Mapping[str, Any]) -> str:
     """Say λ with its interval, and of which labels it is."""
-    of = ""
+    labels = ""
     if channel["of"]:
-        of = f" of {' and '.join(channel['of'])}"
+        labels = f" of {' and '.join(channel['of'])}"
     low = channel["low"]
     high = channel["high"]
     interval = "no interval"
     if low is not None:
         interval = f"{low:.2f} to {high:.2f}"
-    return f"λ{of} = {channel['value']:.2f} ({interval})"
+    return f"λ{labels} = {channel['value']:.2f} ({interval})"
 
 
 def _matrix(table: Mapping[str, Any]) -> list[dict[str, Any]]:

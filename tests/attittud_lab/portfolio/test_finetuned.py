@@ -83,7 +83,7 @@ def test_outputs_of_a_fold_do_not_depend_on_its_labels(strategy, monkeypatch):
         """The outputs for fold 0 where the labels of a fold are moved by some classes."""
         examples = data.primary.examples
         targets = examples.targets.clone()
-        chosen = torch.from_numpy(folds.of == held_out)
+        chosen = torch.from_numpy(folds.fold_of == held_out)
         targets[chosen] = (targets[chosen] + by) % len(data.primary.classes)
         primary = replace(data.primary, examples=replace(examples, targets=targets))
         folder = Path(f"trial-{held_out}-{by}")

@@ -78,7 +78,7 @@ def test_every_label_is_held_out_once(labels, seed):
 
 
 def test_the_seed_decides_the_folds():
-    of = [make_folds(prepared([0, 1] * 20), PortfolioConfig(), seed).of for seed in (0, 0, 1)]
+    of = [make_folds(prepared([0, 1] * 20), PortfolioConfig(), seed).fold_of for seed in (0, 0, 1)]
     assert (of[0] == of[1]).all() and (of[0] != of[2]).any()
 
 
@@ -97,7 +97,7 @@ def test_folds_balance_several_labels_per_example(seed):
     labels = (np.random.default_rng(seed).random((60, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
     labels[:2, 3] = 1
     folds = make_folds(prepared(labels), PortfolioConfig(), seed)
-    assert "c3" in folds.not_validated and (folds.of[:2] == NEVER).all()
+    assert "c3" in folds.not_validated and (folds.fold_of[:2] == NEVER).all()
     for fold in range(3):
         assert len(folds.held_out(fold)) in range(15, 21)
     assert (
