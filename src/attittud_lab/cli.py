@@ -52,7 +52,9 @@ def build() -> typer.Typer:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command of `attittud` and exit."""
-    run_and_exit(build, (sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    if arguments is None:
+        arguments = sys.argv[1:]
+    run_and_exit(build, arguments or ["--help"])
 
 
 def run_and_exit(
@@ -81,8 +83,8 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except ModuleNotFoundError as error:
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
             raise
-        cure = "pip install 'attittud[cli]' (in a checkout: pip install '.[cli]')"
-        _end(f"the command line needs {error.name!r}, which is not installed; run: {cure}")
+        command = "pip install 'attittud[cli]' (in a checkout: pip install '.[cli]')"
+        _end(f"the command line needs {error.name!r}, which is not installed; run: {command}")
     import typer
 
     try:
@@ -109,7 +111,9 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
         _end(f"{error.format_message()} (`{command} --help` shows what is allowed)")
-    return code if isinstance(code, int) else 0
+    if isinstance(code, int):
+        return code
+    return 0
 
 
 def _end(message: str, code: int = 2) -> NoReturn:

@@ -82,8 +82,7 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     same = spellings(names).get(loose(name))
     if same:
         return same
-    matches = get_close_matches(name[:100], names, n=1, cutoff=cutoff)
-    return matches[0] if matches else None
+    return next(iter(get_close_matches(name[:100], names, n=1, cutoff=cutoff)), None)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
@@ -126,5 +125,7 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a list. It offers the nearest and lists all."""
     names = list(choices)
     near = nearest(name, names)
-    hint = f" Did you mean {near!r}?" if near else ""
+    hint = ""
+    if near:
+        hint = f" Did you mean {near!r}?"
     return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(names)}.")

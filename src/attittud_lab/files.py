@@ -21,13 +21,13 @@ from typing import Any
 from attittud_lab.errors import InputError, one_line
 
 OTHER_FOLDER = "choose another folder with output=FOLDER"
-"""The usual cure for a file that cannot be written."""
+"""The usual advice for a file that cannot be written."""
 _SCRATCH = "attittud-scratch-"
 _YOUNG = 60  # seconds
 
 
 @contextmanager
-def replacing(path: Path, cure: str = OTHER_FOLDER) -> Iterator[Path]:
+def replacing(path: Path, advice: str = OTHER_FOLDER) -> Iterator[Path]:
     """Yield the name of a file that becomes `path` when the block ends, in one instant, as other
     processes see it and after a crash. If the block raises an error, `path` stays as it was.
     """
@@ -35,7 +35,7 @@ def replacing(path: Path, cure: str = OTHER_FOLDER) -> Iterator[Path]:
     try:
         part.touch()
     except (OSError, ValueError) as error:
-        raise cannot_write(path, error, cure) from None
+        raise cannot_write(path, error, advice) from None
     try:
         yield part
         with part.open("rb+") as file:
@@ -48,15 +48,15 @@ def replacing(path: Path, cure: str = OTHER_FOLDER) -> Iterator[Path]:
             finally:
                 os.close(folder)
     except OSError as error:
-        raise cannot_write(path, error, cure) from None
+        raise cannot_write(path, error, advice) from None
     finally:  # also after Ctrl-C
         with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
+def write_atomically(path: Path, content: bytes, advice: str = OTHER_FOLDER) -> None:
     """Replace `path` by `content`; a killed process leaves it whole, old or new."""
-    with replacing(path, cure) as part:
+    with replacing(path, advice) as part:
         part.write_bytes(content)
 
 
@@ -73,20 +73,20 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
-def check_writable(path: Path, cure: str = OTHER_FOLDER) -> None:
+def check_writable(path: Path, advice: str = OTHER_FOLDER) -> None:
     """Refuse a file that cannot be written, before the work whose result it should hold."""
     try:
         _part(path).touch()
         _part(path).unlink()
     except (OSError, ValueError) as error:
-        raise cannot_write(path, error, cure) from None
+        raise cannot_write(path, error, advice) from None
 
 
-def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
+def write_json(path: Path, value: Any, advice: str = OTHER_FOLDER) -> None:
     """Write a value as JSON that people can read."""
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
     # A file name that is not UTF-8 has half characters, and JSON's escapes for them look the same.
-    write_atomically(path, text.encode("utf-8", "backslashreplace"), cure)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"), advice)
 
 
 @contextmanager
@@ -123,8 +123,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        cure = "move the run folder away to start over"
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); {cure}") from None
+        advice = "move the run folder away to start over"
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
 
 
 def read_format(path: Path, version: int) -> dict[str, Any]:
@@ -133,27 +133,31 @@ def read_format(path: Path, version: int) -> dict[str, Any]:
     A file in another format is refused, because formats have no translations.
     """
     values = read_json(path)
-    written = values.get("version") if isinstance(values, dict) else None
+    written = None
+    if isinstance(values, dict):
+        written = values.get("version")
     if type(written) is not int or written != version:
-        name = "no format version" if written is None else f"format version {str(written)[:20]}"
+        name = "no format version"
+        if written is not None:
+            name = f"format version {str(written)[:20]}"
         reason = f"has {name}, but this version of attittud reads format version {version}"
-        cure = "train again, or use the version of attittud that wrote it"
-        raise InputError(f"{path}: {reason}; {cure}")
+        advice = "train again, or use the version of attittud that wrote it"
+        raise InputError(f"{path}: {reason}; {advice}")
     return values  # type: ignore[no-any-return]  # a dict, since it has a version
 
 
-def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
+def cannot_write(path: Path, error: OSError | ValueError, advice: str = OTHER_FOLDER) -> InputError:
     """Return the error for a file that could not be written.
 
     The reason is a full disk, a folder that may not be written to, or a name that no file can have.
     """
     if isinstance(error, ValueError):  # a NUL character, or a name that is not UTF-8
-        return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {cure}")
+        return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {advice}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
+        return InputError(f"{path}: the disk is full; free some space, or {advice}, and run again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{path}: writing is not allowed ({error.strerror}); {cure}")
-    return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
+        return InputError(f"{path}: writing is not allowed ({error.strerror}); {advice}")
+    return InputError(f"{path}: cannot be written ({error.strerror or error}); {advice}")
 
 
 COPIES: dict[str, Path] = {}
@@ -165,7 +169,7 @@ def local(name: str) -> Path:
     return COPIES.get(name, Path(name))
 
 
-def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -> None:
+def make_folder(path: Path, advice: str = OTHER_FOLDER, *, shared: bool = False) -> None:
     """Make a run folder, and remove the half-written files that a killed process left in it.
 
     In a `shared` folder these files stay: another process may be writing them.
@@ -177,7 +181,7 @@ def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -
             for part in path.glob(".*.part"):
                 part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise cannot_write(path, error, cure) from None
+        raise cannot_write(path, error, advice) from None
 
 
 @contextmanager
@@ -195,8 +199,10 @@ def only_one_process(folder: Path) -> Iterator[None]:
         if not os.access(folder, os.W_OK):  # filelock calls this a timeout too
             denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             raise cannot_write(folder, denied) from None
-        cure = "wait for it, or choose another output=FOLDER"
-        raise InputError(f"{folder}: another process is training in this folder; {cure}") from None
+        advice = "wait for it, or choose another output=FOLDER"
+        raise InputError(
+            f"{folder}: another process is training in this folder; {advice}"
+        ) from None
     except (OSError, NotImplementedError):  # a file system without locks
         pass
     try:

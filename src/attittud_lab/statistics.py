@@ -69,7 +69,9 @@ def summarise(values: Sequence[float], within: Range = ANYTHING) -> Summary:
     """
     n = len(values)
     mean = fmean(values)
-    std = stdev(values) if n > 1 else math.nan
+    std = math.nan
+    if n > 1:
+        std = stdev(values)
     if n < FEWEST:
         return Summary(n, mean, std, math.nan, math.nan)
     quantile = float(stdtrit(n - 1, (1 + LEVEL) / 2))
@@ -81,8 +83,12 @@ def summarise(values: Sequence[float], within: Range = ANYTHING) -> Summary:
 def share_interval(hits: int, n: int) -> Range:
     """Return the 95 % interval of Clopper and Pearson for a share: `hits` of n examples."""
     tail = (1 - LEVEL) / 2
-    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    low = 0.0
+    high = 1.0
+    if hits > 0:
+        low = float(betaincinv(hits, n - hits + 1, tail))
+    if hits < n:
+        high = float(betaincinv(hits + 1, n - hits, 1 - tail))
     return low, high
 
 
@@ -140,7 +146,9 @@ def mark(mean: float, p: float | None) -> Literal["▲", "▼", "=", "?"]:
         return "?"
     if p >= ALPHA:
         return "="
-    return "▲" if mean > 0 else "▼"
+    if mean > 0:
+        return "▲"
+    return "▼"
 
 
 def holm(ps: Sequence[float]) -> list[float]:

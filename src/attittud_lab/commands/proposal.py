@@ -18,7 +18,7 @@ from attittud_lab.data.cells import cells_are_text
 from attittud_lab.data.features import Column, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.images import Pixels, look_at
-from attittud_lab.data.part import Part, chosen
+from attittud_lab.data.part import Part, select_rows
 from attittud_lab.data.parts import Parts, read_parts
 from attittud_lab.data.primary import VALIDATION
 from attittud_lab.data.source import Listing, Source, open_listing, open_source
@@ -176,9 +176,9 @@ def _read(
     """
     primary = isinstance(config, PrimaryConfig)
     listing = open_listing(config, source, split, table)
-    part = chosen(listing, config, labelled=primary or listing.labels is not None)
+    part = select_rows(listing, config, labelled=primary or listing.labels is not None)
     if not len(part.rows) and not primary:
-        part = chosen(listing, config, labelled=False)  # the label column is empty
+        part = select_rows(listing, config, labelled=False)  # the label column is empty
     if listing.kind == "text":
         check_texts(list(map(str, part.raws())), listing.where)
     return listing, part

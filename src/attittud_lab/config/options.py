@@ -39,7 +39,9 @@ def meant(word: Any, choices: Sequence[str], cutoff: float = 0.6) -> str:
     if not isinstance(word, str):
         return ""
     near = nearest(word, choices, cutoff)
-    return f"; did you mean {near!r}?" if near else ""
+    if near is None:
+        return ""
+    return f"; did you mean {near!r}?"
 
 
 def as_path(text: str) -> Path:

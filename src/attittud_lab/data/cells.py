@@ -54,7 +54,7 @@ def _cell(value: Any) -> str | None:
     return str(value)
 
 
-def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
+def take_rows(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
     """Take rows from several tables, counted through all of them; `rows` are sorted."""
     parts = []
     start = 0
@@ -68,10 +68,10 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
         problem = f"{where}: its splits have different columns ({sides})"
         raise InputError(f"{problem}; leave some out with data.table.exclude")
     problem = f"{where}: its splits have columns of different types"
-    return concatenated(parts, problem, "write them alike, or name them in data.table.categorical")
+    return concatenate(parts, problem, "write them alike, or name them in data.table.categorical")
 
 
-def concatenated(tables: Sequence[pa.Table], problem: str, advice: str) -> pa.Table:
+def concatenate(tables: Sequence[pa.Table], problem: str, advice: str) -> pa.Table:
     """Return tables as one; types of numbers may differ, but not numbers and text.
 
     `problem` and `advice` are the error message, without pyarrow's reason.

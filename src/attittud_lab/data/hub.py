@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from attittud_lab.data.source import Columns, Listing, joined
+from attittud_lab.data.source import Columns, Listing, join_listings
 from attittud_lab.data.tables import table_listing
 from attittud_lab.errors import InputError, one_line, optional
 
@@ -45,7 +45,7 @@ class Hub:
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
-            return joined([self.listing(name, columns) for name in self.splits])
+            return join_listings([self.listing(name, columns) for name in self.splits])
         data = self._splits[split]
         # Images are still encoded, and the metadata has the class names.
         table = data.with_format("arrow")[:]

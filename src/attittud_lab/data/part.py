@@ -45,7 +45,9 @@ class Part:
 
     def take(self, positions: Rows) -> Part:
         """Return the part with the rows at these positions alone."""
-        labels = None if self.labels is None else self.labels[positions]
+        labels = self.labels
+        if labels is not None:
+            labels = labels[positions]
         return replace(self, rows=self.rows[positions], labels=labels)
 
     def drawn(self, size: int, seed: int, groups: Sequence[str] | None = None) -> tuple[Part, Part]:
@@ -54,7 +56,7 @@ class Part:
         return self.take(taken), self.take(left)
 
 
-def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
+def select_rows(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
     """Return the rows that pass the class filters `classes` and `exclude`, with labels from 0 on;
     all rows if they need not be `labelled`.
     """
@@ -72,7 +74,7 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
             problem = f"{where}: there is no class {name!r}{hint}"
             raise InputError(f"{problem} Its classes are {listed(listing.classes)}")
     classes = dict.fromkeys(named or listing.classes)
-    return numbered(listing, [name for name in classes if name not in config.exclude])
+    return keep_classes(listing, [name for name in classes if name not in config.exclude])
 
 
 def check_labels(listing: Listing) -> Labels:
@@ -85,7 +87,7 @@ def check_labels(listing: Listing) -> Labels:
     return listing.labels
 
 
-def numbered(listing: Listing, classes: list[str]) -> Part:
+def keep_classes(listing: Listing, classes: list[str]) -> Part:
     """Return the rows of a listing that have one of these classes; the classes are numbered in
     this order.
     """

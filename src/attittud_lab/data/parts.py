@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, TableConfig
-from attittud_lab.data.part import Part, chosen, warn_of_twins
+from attittud_lab.data.part import Part, select_rows, warn_of_twins
 from attittud_lab.data.primary import primary_parts
 from attittud_lab.data.source import (
     Labels,
@@ -70,7 +70,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     for name, source in config.auxiliary.items():
         culprit = f"data.auxiliary.{name}"
         group = config.primary.group
-        part = _asked_for(source, opened(source.path), culprit, mix(seed, name), table, group)
+        part = _select_examples(source, opened(source.path), culprit, mix(seed, name), table, group)
         _check_kind(part, culprit, train)
         _check_one_class(part, culprit, train)
         part, part_digests = _without_primary(part, culprit, primary, digests_of, pooled=pooled)
@@ -109,7 +109,7 @@ def _check_excluded(table: TableConfig, parts: Sequence[Part]) -> None:
             raise InputError(f"data.table.exclude: no source has a column {short(name)!r}{hint}")
 
 
-def _asked_for(
+def _select_examples(
     config: AuxiliaryConfig,
     source: Source,
     culprit: str,
@@ -125,7 +125,7 @@ def _asked_for(
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
         problem = f"{culprit}: {config.objective} needs {needed}"
         raise InputError(f"{problem}, but {config.path} holds {listing.kind}s")
-    part = chosen(listing, config, labelled=objective.labelled)
+    part = select_rows(listing, config, labelled=objective.labelled)
     if not len(part.rows):
         problem = f"{culprit}: no example has a label of {listed(part.classes)}"
         raise InputError(f"{problem}; check label: and classes:")

@@ -15,14 +15,14 @@ import torch
 from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
-from attittud_lab.data.cells import taken
+from attittud_lab.data.cells import take_rows
 from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all, look_at, white_of, with_white
 from attittud_lab.data.part import Part
 from attittud_lab.data.parts import Parts, read_parts
 from attittud_lab.data.source import Raw
-from attittud_lab.data.splits import digests_of, packed
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
+from attittud_lab.data.splits import digests_of, pack
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, share_head
 from attittud_lab.data.texts import Reader, check_texts
 from attittud_lab.errors import InputError, listed
 
@@ -137,7 +137,7 @@ def encode(
     """
     whites: dict[str, int] = {}
     if parts.primary["train"].listing.kind == "image":
-        parts, whites = _whitened(parts)
+        parts, whites = _decide_whites(parts)
     train, held_out = parts.primary["train"], parts.primary["validation"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
@@ -148,7 +148,7 @@ def encode(
     primary = Task("primary", objective, train.classes, encoder.examples(train))
     auxiliary = {}
     for name, part in parts.auxiliary.items():
-        auxiliary[name] = encoder.task(name, part, primary, _decoded(others, part, record))
+        auxiliary[name] = encoder.task(name, part, primary, _decoded_before(others, part, record))
     if encoder.pixels is not None:
         _check_pictures(primary.examples, train.listing.where)
         for name, part in parts.auxiliary.items():
@@ -198,7 +198,7 @@ class _Encoder:
             return cls(config, pixels=pixels)
         if train.listing.kind == "table":
             if pooled:
-                table = _joined(train, parts.primary["validation"])
+                table = _pooled_table(train, parts.primary["validation"])
             else:
                 table = _table(train)
             features = Features.fit(table, config.table, train.listing.where)
@@ -262,10 +262,10 @@ class _Encoder:
             classes = listed(part.classes, 10) or "none"
             problem = f"{culprit}: its classes ({classes}) differ from the primary task's"
             raise InputError(f"{problem}; leave share_head out")
-        return sharing(task, primary)
+        return share_head(task, primary)
 
 
-def _whitened(parts: Parts) -> tuple[Parts, dict[str, int]]:
+def _decide_whites(parts: Parts) -> tuple[Parts, dict[str, int]]:
     """Decide for each source which grey value is white, where grey pictures have more than 8
     bits.
     """
@@ -294,16 +294,16 @@ def _check_pictures(examples: Examples, where: str) -> None:
 
 def _table(part: Part) -> Any:
     """Return the features of a part, as a pyarrow table."""
-    return taken(part.listing.tables, part.rows, part.listing.where)
+    return take_rows(part.listing.tables, part.rows, part.listing.where)
 
 
-def _joined(train: Part, validation: Part) -> Any:
+def _pooled_table(train: Part, validation: Part) -> Any:
     """Return the features of two parts that both train, in file order if they share a file."""
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
     count = sum(table.num_rows for table in tables)
-    return taken(tables, np.arange(count), train.listing.where)
+    return take_rows(tables, np.arange(count), train.listing.where)
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
@@ -340,7 +340,9 @@ def _rows(part: Part) -> dict[str, Any]:
     return {"source": part.listing.where, "count": len(part.rows), "rows": rows}
 
 
-def _decoded(others: Sequence[Prepared], part: Part, record: Mapping[str, Any]) -> Examples | None:
+def _decoded_before(
+    others: Sequence[Prepared], part: Part, record: Mapping[str, Any]
+) -> Examples | None:
     """Return the examples of an auxiliary part from other prepared data that have the same images
     in the same size.
     """
@@ -375,11 +377,11 @@ def _digests(data: Prepared, parts: Parts) -> str:
     recognises them.
     """
     if data.kind != "table":
-        return packed(parts.used)
+        return pack(parts.used)
     # Files spell the same row in different ways, so its features are compared.
     trained = [data.primary.examples, data.validation]
     trained += [task.examples for task in data.auxiliary.values()]
-    return packed([digests_of(rows_bytes(examples)) for examples in trained])
+    return pack([digests_of(rows_bytes(examples)) for examples in trained])
 
 
 def rows_bytes(examples: Examples) -> Iterator[Raw]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import DataConfig, PrimaryConfig, TableConfig
-from attittud_lab.data.part import Part, check_labels, chosen, numbered, warn_of_twins
+from attittud_lab.data.part import Part, check_labels, keep_classes, select_rows, warn_of_twins
 from attittud_lab.data.source import Labels, Listing, Source, first_of, open_listing, warn_once
 from attittud_lab.data.splits import amount
 from attittud_lab.data.tasks import mix
@@ -41,7 +41,7 @@ def primary_parts(
     if config.test_seed is not None:
         test_seed = config.test_seed
     train_split, splits = _own_splits(primary, source.splits)
-    left = chosen(open_listing(primary, source, train_split, table), primary)
+    left = select_rows(open_listing(primary, source, train_split, table), primary)
     _check_classes(left, primary.path)
     warn_of_twins(left, primary.path)
     total = len(left.rows)
@@ -159,7 +159,7 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
     if listing.multi_label and missing:
         problem = f"{listing.where}: has no label {listed(missing)}, which the training split has"
         raise InputError(f"{problem}; its labels are {listed(listing.classes)}")
-    return replace(numbered(listing, train.classes), unseen=unseen)
+    return replace(keep_classes(listing, train.classes), unseen=unseen)
 
 
 def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet
 
-from attittud_lab.data.cells import CELLS_ARE_TEXT, concatenated, other_separator
+from attittud_lab.data.cells import CELLS_ARE_TEXT, concatenate, other_separator
 from attittud_lab.data.source import check_memory, first_of
 from attittud_lab.errors import InputError, one_line
 
@@ -45,7 +45,7 @@ def read_file(path: Path) -> pa.Table:
     """Return the table in a file."""
     _check_size(path)
     parts = list(batches(path, _AT_ONCE))
-    table = concatenated(parts, f"{path}: a column holds cells of several types", "write one")
+    table = concatenate(parts, f"{path}: a column holds cells of several types", "write one")
     return table.replace_schema_metadata(parts[0].schema.metadata)
 
 

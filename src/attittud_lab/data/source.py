@@ -238,13 +238,13 @@ def open_listing(
                 raise InputError(f"{problem}; leave {key} out")
     if primary_group is not None and all(primary_group in source.columns(name) for name in names):
         columns = replace(columns, group=primary_group)
-    listing = joined([source.listing(name, columns) for name in names])
+    listing = join_listings([source.listing(name, columns) for name in names])
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
     return listing
 
 
-def joined(parts: Sequence[Listing]) -> Listing:
+def join_listings(parts: Sequence[Listing]) -> Listing:
     """Join several splits of a source. The result has the classes of all, and no labels if one of
     the splits has none.
     """

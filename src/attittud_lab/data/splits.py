@@ -146,7 +146,7 @@ def digests_of(raws: Iterable[Raw]) -> Digests:
     return np.array(values, dtype="S16")
 
 
-def packed(parts: Sequence[Digests]) -> str:
+def pack(parts: Sequence[Digests]) -> str:
     """Write the digests of several sets of examples as a short text: sorted, each once, without
     blank texts.
     """
@@ -154,13 +154,13 @@ def packed(parts: Sequence[Digests]) -> str:
     return base64.b64encode(distinct.tobytes()).decode("ascii")
 
 
-def unpacked(text: str) -> npt.NDArray[np.uint64]:
-    """Read what `packed` wrote."""
+def unpack(text: str) -> npt.NDArray[np.uint64]:
+    """Read what `pack` wrote."""
     return np.frombuffer(base64.b64decode(text), dtype="<u8")
 
 
 def are_in(part: Digests, others: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Find the digests that are among the `unpacked` ones; a blank text never is."""
+    """Find the digests that are among the `unpack` ones; a blank text never is."""
     numbers = _numbers(part)
     # `others` is sorted; np.isin would sort it again for every batch.
     positions = np.searchsorted(others, numbers, side="right")

@@ -22,7 +22,7 @@ from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.cells import (
     cells_are_text,
-    concatenated,
+    concatenate,
     is_list,
     is_text,
     numbers,
@@ -107,7 +107,7 @@ class Tables:
                 paths = list(chain.from_iterable(self.files.values()))
             tables = list(map(read_file, paths))
             problem = f"{self.path}: the files have different columns"
-            self._read[split] = concatenated(tables, problem, "write them alike")
+            self._read[split] = concatenate(tables, problem, "write them alike")
         return self._read[split]
 
 

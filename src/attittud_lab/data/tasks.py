@@ -126,7 +126,7 @@ def can_share(task: Task, primary: Task) -> bool:
     return task.objective == primary.objective and sorted(task.classes) == sorted(primary.classes)
 
 
-def sharing(task: Task, primary: Task) -> Task:
+def share_head(task: Task, primary: Task) -> Task:
     """Return a task that uses the primary output layer, so its targets are numbered in the order of
     the primary classes.
     """

@@ -80,7 +80,7 @@ class Reader:
     def rows(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return the beginning of each text (n x L, padded) and its length (n)."""
         room = self._room()
-        tokens = tokenised(self.words, texts, self.cache)
+        tokens = tokenise(self.words, texts, self.cache)
         return self._padded([self._framed(text[:room]) for text in tokens])
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class Reader:
         sides = len(self.words.prefix) + len(self.words.suffix)
         rows: list[list[Numbers]] = []
         left = 0
-        for text in tokenised(self.words, texts, self.cache):
+        for text in tokenise(self.words, texts, self.cache):
             start = 0
             while start < len(text):
                 fits = left - sides
@@ -132,7 +132,7 @@ class Reader:
         return torch.from_numpy(padded), torch.from_numpy(lengths)
 
 
-def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
+def tokenise(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
     """Return the token numbers of each text, from `folder` if they are there; else computed and
     kept there.
     """

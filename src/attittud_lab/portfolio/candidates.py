@@ -10,7 +10,7 @@ from torch import nn
 
 from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.data.tasks import can_share, sharing
+from attittud_lab.data.tasks import can_share, share_head
 from attittud_lab.errors import InputError, listed
 from attittud_lab.strategies import completed, find, make_strategy
 from attittud_lab.training.train import phase_names
@@ -133,7 +133,7 @@ def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
         if strategy.head == "data":
             tasks[name] = task
         elif strategy.head == "shared" and can_share(task, data.primary):
-            tasks[name] = sharing(task, data.primary)
+            tasks[name] = share_head(task, data.primary)
         else:
             tasks[name] = replace(task, shares_head=False)
     return replace(data, auxiliary=tasks)

@@ -21,7 +21,7 @@ from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.networks import NETWORK, Networks, safe_name
 from attittud_lab.portfolio.standing import Standing, usable
 from attittud_lab.portfolio.trial import TrialResult, phase_lengths
-from attittud_lab.predict.restore import assembled
+from attittud_lab.predict.restore import assemble
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
 from attittud_lab.training.evaluate import fitted_temperature
@@ -135,7 +135,7 @@ def tested(
     The time is that of a prediction for test examples, or for training examples if there is no test
     set. Returns the content of model.json and the test scores; None without labelled test examples.
     """
-    model = assembled(folder, about, config, device)
+    model = assemble(folder, about, config, device)
     has_test = len(data.test) > 0
     examples = data.primary.examples
     read_inputs: Callable[[], Any] = partial(data.inputs, PRIMARY)

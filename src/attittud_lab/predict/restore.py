@@ -20,7 +20,7 @@ from attittud_lab import features
 from attittud_lab.config.schema import Config, ModelConfig
 from attittud_lab.data.features import Features
 from attittud_lab.data.prepare import DIGESTS
-from attittud_lab.data.splits import unpacked
+from attittud_lab.data.splits import unpack
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.features.base import FeatureMap
@@ -40,7 +40,7 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     """Return the model in the folder of a finished run."""
     folder = Path(run).expanduser()
     where = choose_device(device)
-    return assembled(folder, *read_model(folder), where)
+    return assemble(folder, *read_model(folder), where)
 
 
 def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
@@ -54,7 +54,7 @@ def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
         stored = read_json(path).get(DIGESTS)
         if stored is None:
             return None
-        return unpacked(stored)
+        return unpack(stored)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _blamed(problem: str, advice: str = CURE) -> Iterator[None]:
         raise InputError(f"{problem} ({reason}); {advice}") from None
 
 
-def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
+def assemble(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
     """Return the model of a folder from its weights and what is known about it."""
     encoder: Reader | Features | None = None
     if about.kind == "table":

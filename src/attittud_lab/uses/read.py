@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.data.prepare import PRIMARY, Prepared
-from attittud_lab.data.tasks import OBJECTIVES, Task, can_share, sharing
+from attittud_lab.data.tasks import OBJECTIVES, Task, can_share, share_head
 from attittud_lab.features.base import Matrix
 from attittud_lab.uses.problem import LabelNumbers, Problem, SourceData
 
@@ -57,7 +57,7 @@ def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -
         task = data.auxiliary[name]
         same_classes = aligned and can_share(task, primary)
         if same_classes:
-            task = sharing(task, primary)
+            task = share_head(task, primary)
         part = features[start : start + len(numbers)]
         start += len(numbers)
         labels = _labels(task)[numbers]

@@ -11,10 +11,10 @@ from attittud_lab.data.splits import (
     amount,
     are_in,
     digests_of,
-    packed,
+    pack,
     strata,
     stratified,
-    unpacked,
+    unpack,
 )
 from attittud_lab.errors import InputError
 from tests.helpers.data_sets import Row, numbered, read_primary, write
@@ -26,7 +26,7 @@ def labelled(texts: list[str]) -> list[Row]:
 
 @given(st.lists(st.text(max_size=3)), st.lists(st.text(max_size=3)))
 def test_stored_digests_recognise_exactly_their_texts(known, asked):
-    stored, words = unpacked(packed([digests_of(known)])), digests_of([*asked, *known])
+    stored, words = unpack(pack([digests_of(known)])), digests_of([*asked, *known])
     wanted = np.isin(words, digests_of(known)) & (words != b"")
     assert are_in(words, stored).tolist() == wanted.tolist()
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attittud_lab.config.schema import PrimaryConfig, SourceConfig, TableConfig
-from attittud_lab.data.cells import taken
+from attittud_lab.data.cells import take_rows
 from attittud_lab.data.features import Features
 from attittud_lab.data.source import Listing, open_listing, open_source
 from attittud_lab.data.splits import digests
@@ -161,7 +161,7 @@ def test_the_format_of_a_file_does_not_matter(tmp_path, seed):
         path = tmp_path / f"rows{suffix}"
         write(path, rows, draw)
         found = listing(path)
-        table = taken(found.tables, np.arange(len(rows)), "rows")
+        table = take_rows(found.tables, np.arange(len(rows)), "rows")
         results.append((found, table))
     first, first_table = results[0]
     features = Features.fit(first_table, CONFIG, "rows")

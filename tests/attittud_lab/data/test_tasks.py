@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attittud_lab.data.tasks import Examples, Order, Task, can_share, per_example_losses, sharing
+from attittud_lab.data.tasks import Examples, Order, Task, can_share, per_example_losses, share_head
 from tests.helpers.multi_label import Fixed, task
 
 
@@ -56,12 +56,12 @@ def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several)
     examples = Examples(torch.zeros(len(targets), 1), targets)
     other = Task("other", objective, ["c", "a", "b"], examples)
     assert can_share(other, primary)
-    found = sharing(other, primary)
+    found = share_head(other, primary)
     assert found.shares_head
     assert found.classes == ["a", "b", "c"]
     wanted = [[1, 1, 0], [0, 0, 1]] if several else [2, 0, 1, 1]
     assert found.examples.targets.tolist() == wanted and other.classes == ["c", "a", "b"]
-    assert sharing(found, primary).examples.targets is found.examples.targets
+    assert share_head(found, primary).examples.targets is found.examples.targets
     assert not can_share(replace(other, classes=["a", "b"]), primary)
     assert not can_share(replace(other, objective="masked_lm"), primary)
 

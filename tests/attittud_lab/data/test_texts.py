@@ -1,4 +1,4 @@
-"""From texts to tensors: tokenised once, kept under a checksum, packed without loss."""
+"""From texts to tensors: tokenise once, kept under a checksum, packed without loss."""
 
 import logging
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from attittud_lab.data.texts import SHORTEST, Reader, tokenised
+from attittud_lab.data.texts import SHORTEST, Reader, tokenise
 from attittud_lab.errors import InputError
 
 # of tokenizers and transformers
@@ -32,31 +32,31 @@ class Letters:
 
 def test_tokens_are_kept_under_a_checksum(tmp_path):
     words, texts = Letters(), ["abc", "", "de"]
-    first = tokenised(words, texts, tmp_path)
+    first = tokenise(words, texts, tmp_path)
     assert [row.tolist() for row in first] == [[97, 98, 99], [], [100, 101]]
-    again = tokenised(words, texts, tmp_path)
+    again = tokenise(words, texts, tmp_path)
     assert words.calls == 1 and [row.tolist() for row in again] == [row.tolist() for row in first]
     # Another tokenizer, another text, another cut between the same letters: other files.
-    assert [row.tolist() for row in tokenised(Letters(1), texts, tmp_path)][2] == [101, 102]
-    tokenised(words, ["abd", "", "de"], tmp_path)
-    tokenised(words, ["ab", "c", "de"], tmp_path)
+    assert [row.tolist() for row in tokenise(Letters(1), texts, tmp_path)][2] == [101, 102]
+    tokenise(words, ["abd", "", "de"], tmp_path)
+    tokenise(words, ["ab", "c", "de"], tmp_path)
     assert words.calls == 3 and len(list(tmp_path.iterdir())) == 4
-    found = [row.tolist() for row in tokenised(words, texts, None)]
+    found = [row.tolist() for row in tokenise(words, texts, None)]
     assert found == [row.tolist() for row in first]
 
 
 def test_damaged_tokens_are_noticed(tmp_path, caplog):
     words, texts = Letters(), ["abc" * 100, "de"]
-    before = tokenised(words, texts, tmp_path)
+    before = tokenise(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING, "attittud"):
-        after = tokenised(words, texts, tmp_path)
+        after = tokenise(words, texts, tmp_path)
     assert "does not match its own checksum" in caplog.text and words.calls == 2
     assert [row.tolist() for row in after] == [row.tolist() for row in before]
-    assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
+    assert tokenise(words, texts, tmp_path) is not None and words.calls == 2
 
 
 def test_rows_are_the_beginnings_of_texts():

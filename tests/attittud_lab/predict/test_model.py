@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from attittud_lab.training.evaluate import fitted_temperature
 from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
 from tests.helpers.data_files import read_rows
-from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
+from tests.helpers.predictions import JOBS, reseal, rows_of_test, train, workplace
 
 # of tokenizers and transformers
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -35,10 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where all runs are trained."""
-    folder, before = workplace(tmp_path_factory.mktemp("predict")), Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
+    folder = workplace(tmp_path_factory.mktemp("predict"))
+    with chdir(folder):
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +48,23 @@ def runs(here: Path) -> dict[str, Path]:
     return {name: train(name) for name in JOBS}
 
 
-def raws(path: Path) -> list[Any]:
-    """What a Python user would hand in for a file or a folder."""
-    if path.is_dir():
-        return sorted(path.iterdir())
-    rows = read_rows(path)
-    if path.suffix == ".parquet":
-        return [content(row["image"]) for row in rows]
-    return [row["text"] for row in rows]
+TABLES = {
+    "words": ("data/reviews.csv", "text", "label"),
+    "texts": ("data/reviews.csv", "text", "label"),
+    "findings": ("data/findings.parquet", "image", "labels"),
+    "labels": ("data/labels.jsonl", "text", "tags"),
+}
+
+
+def examples(name: str, run: Path) -> tuple[list[Any], list[Any]]:
+    """The test examples of a run as a Python user has them, and their labels."""
+    if name == "pictures":
+        paths = sorted(Path("data/pictures/test").rglob("*.png"))
+        return paths, [path.parent.name for path in paths]
+    path, column, label = TABLES[name]
+    rows = [row for row in read_rows(Path(path)) if row.get("view", "front") == "front"]
+    chosen = [rows[number] for number in rows_of_test(run) or range(len(rows))]
+    return [content(row[column]) for row in chosen], [row[label] for row in chosen]
 
 
 def accuracy(model: Model, labels: list[Any], wanted: list[Any]) -> float:
@@ -65,10 +74,11 @@ def accuracy(model: Model, labels: list[Any], wanted: list[Any]) -> float:
     return float((np.array(rows) == np.array(wanted)).mean())
 
 
-def check_figures(run: Path, name: str, folder: Path) -> Model:
-    """Predictions of the test examples have the test figures of the run."""
-    path, wanted = INPUTS[name](run, folder)
-    model, inputs = attittud_lab.load(run), raws(path)
+@pytest.mark.parametrize("name", JOBS)
+def test_predictions_of_the_test_examples_have_the_figures_of_the_run(runs, name):
+    run = runs[name]
+    model = attittud_lab.load(run)
+    inputs, wanted = examples(name, run)
     figures = json.loads((run / "result.json").read_text())["test"]
     assert len(inputs) == len(wanted) > 5
     found = accuracy(model, model.predict(inputs), wanted)
@@ -84,12 +94,6 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
         loss = F.cross_entropy(scores, classes)
         assert likely.sum(1) == pytest.approx(1, abs=1e-5)
     assert float(loss) == pytest.approx(figures["loss"], rel=1e-5)
-    return model
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_predictions_of_the_test_examples_have_the_figures_of_the_run(runs, name, tmp_path):
-    model = check_figures(runs[name], name, tmp_path)
     assert model.note is None and model.about.calibrated_on > 0
 
 
@@ -104,17 +108,16 @@ def test_probabilities_are_calibrated(tmp_path):
     assert call("train", "sure.yaml", f"output={tmp_path}", "--quiet") == 0
     (result,) = tmp_path.rglob("result.json")
     model = attittud_lab.load(result.parent)
-    path, wanted = INPUTS["digits"](result.parent, tmp_path)
-    likely = model.predict_proba(raws(path))
-    classes = [model.classes.index(label) for label in wanted]
+    data = load_data(load("sure.yaml"))
+    likely = model.predict_proba(data.test.inputs.numpy())
+    classes = data.test.targets.numpy()
     right = likely.argmax(1) == classes
-    loss = -np.log(likely[np.arange(len(wanted)), classes]).mean()
+    loss = -np.log(likely[np.arange(len(classes)), classes]).mean()
     assert model.module.temperature > 1
     assert loss < json.loads(result.read_text())["test"]["loss"]
     assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
-    validation = load_data(load("sure.yaml")).validation
-    scores = torch.from_numpy(model.predict_proba(validation.inputs[:, 0].numpy())).log()
-    assert fitted_temperature(scores, validation.targets) == pytest.approx(1, abs=1e-3)
+    scores = torch.from_numpy(model.predict_proba(data.validation.inputs.numpy())).log()
+    assert fitted_temperature(scores, data.validation.targets) == pytest.approx(1, abs=1e-3)
 
 
 def test_a_run_needs_neither_its_data_nor_its_encoder(runs, tmp_path, monkeypatch):
