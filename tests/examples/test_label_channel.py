@@ -1,17 +1,11 @@
 """The example of the label channel: labels that are all wrong help once they are translated."""
 
 import re
-import sys
-from pathlib import Path
 
+import label_channel
 import pytest
 
-from tests.helpers.pages import blocks
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import label_channel  # noqa: E402 - the path is set above
+from tests.helpers.pages import DOCS, blocks
 
 
 def test_translated_labels_help_where_their_plain_sum_hurts(capsys):
@@ -19,7 +13,7 @@ def test_translated_labels_help_where_their_plain_sum_hurts(capsys):
     assert accuracies["plain sum"] < accuracies["primary alone"] - 0.1
     assert accuracies["label channel"] > accuracies["primary alone"] + 0.05
     assert accuracies["label channel and guide"] > accuracies["primary alone"] + 0.05
-    (shown,) = blocks((EXAMPLES.parent / "docs" / "translated-labels.md").read_text(), "text")
+    (shown,) = blocks((DOCS / "translated-labels.md").read_text(), "text")
     for line in shown.splitlines():
         name, percent = re.fullmatch(r"(.*\w) +([\d.]+)%", line).groups()
         assert 100 * accuracies[name] == pytest.approx(float(percent), abs=3)

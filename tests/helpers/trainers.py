@@ -1,6 +1,5 @@
 """Small models, data and a stock step on the summed objective, for the tests of the trainers."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,7 @@ from attittud.integrations.transformers import AttittudTrainer
 
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-from transformers_trainer import NUMBERS, make_trainer, sequences  # noqa: E402 - the path is set above
+from transformers_trainer import NUMBERS, make_trainer, sequences
 
 __all__ = ["NUMBERS", "make_trainer", "sequences"]  # for the tests of the trainers
 

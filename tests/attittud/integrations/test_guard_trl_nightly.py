@@ -5,7 +5,6 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("trl")
-pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
 
 from guard_trainer import Guarded, main
 from transformers import DataCollatorForLanguageModeling

@@ -1,7 +1,6 @@
 """Lightning: a guided backward instead of `manual_backward`."""
 
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning_module import Closer, make_trainer
 from torch.nn.utils import parameters_to_vector
 
 from attittud import Eta, Guide
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
 from tests.helpers.processes import exit_code
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-
-sys.path.insert(0, str(EXAMPLES))
-
-
-from lightning_module import Closer, make_trainer  # noqa: E402 - the path is set above
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
@@ -58,8 +51,7 @@ def closer(cls: type[LightningModule] = Closer, **guide: Any) -> LightningModule
 
 
 KILLED = """
-import os, signal, sys
-sys.path.insert(0, {examples!r})
+import os, signal
 from lightning.pytorch import Callback, seed_everything
 from lightning_module import Closer, make_trainer
 
@@ -76,7 +68,7 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 @pytest.mark.nightly
 def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     """Killed at step 10, in the third epoch; the basis at the end of the second is stale."""
-    assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
+    assert exit_code(KILLED.format(folder=str(tmp_path))) == -signal.SIGKILL
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     assert saved["since_refresh"] == 2 and saved["refreshes"] == 3
     resumed = run(tmp_path, closer(), resume=True)

@@ -1,17 +1,13 @@
 """The decomposition as an aggregator of TorchJD."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+import torchjd_aggregator
 from torch import nn
 from torchjd.autojac import backward, jac_to_grad
 
 from attittud import Eta, Guide
 from attittud.integrations.torchjd import Attittud
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 
 
 def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
@@ -63,8 +59,6 @@ def test_wrong_numbers_of_rows_and_etas_are_refused():
 
 
 def test_the_example_runs(capsys):
-    import torchjd_aggregator
-
     torchjd_aggregator.main()
     errors = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(errors) == 3 and all(0 < error < 2 for error in errors)

@@ -13,7 +13,6 @@ from attittud import Eta, preset
 from attittud.integrations.transformers import FOLDER, AttittudTrainer, check_trainer, load_guide
 from tests.helpers.processes import exit_code
 from tests.helpers.trainers import (
-    EXAMPLES,
     WARNINGS,
     arguments,
     classifier,
@@ -78,8 +77,7 @@ def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path):
 
 
 KILLED = """
-import os, signal, sys, warnings
-sys.path.insert(0, {examples!r})
+import os, signal
 import torch, transformers
 from transformers_trainer import make_trainer
 torch.set_num_threads(1)
@@ -96,7 +94,7 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 @pytest.mark.nightly
 def test_a_killed_run_resumes_to_the_same_losses(tmp_path):
     """Dropout is on, and the checkpoint is in the middle of an epoch, with a stale basis."""
-    found = exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed")))
+    found = exit_code(KILLED.format(folder=str(tmp_path / "killed")))
     assert found == -signal.SIGKILL
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     whole.train()
