@@ -88,7 +88,7 @@ class Tables:
 
     @property
     def splits(self) -> list[str]:
-        return [name for name in self.files if name is not None]
+        return list(filter(None, self.files))
 
     def columns(self, split: str | None) -> list[str]:
         return list(self.table(split).column_names)
@@ -211,17 +211,15 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
         for name in getattr(config, key) or ():
             _choose(table, where, name, (), f"data.table.{key}")
     left_out = {*others, *config.exclude}
-    names = [name for name in table.column_names if name not in left_out]
+    named = table.column_names
     if config.columns is not None:
-        names = [name for name in names if name in config.columns]
-    if not names:
-        besides = listed(sorted(filter(None, others)))
-        problem = f"{where}: has no column of features besides {besides}; check data.table"
-        raise InputError(f"{problem}. Its columns are {listed(table.column_names)}")
+        named = config.columns
     guess = cells_are_text(table)
     cells = dict[str, Any]()
-    for name in names:
-        _choose(table, where, name, (), "data.table.columns")
+    for name in table.column_names:
+        if name in left_out or name not in named:
+            continue
+        _choose(table, where, name, (), "data.table.columns")  # refuses a second of this name
         cells[name] = plain(table[name])
         if name in config.categorical:
             cells[name] = texts(cells[name], f"{where}: column {name!r}")
@@ -229,6 +227,10 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
             read = numbers(cells[name], guess=True)
             if read is not None:
                 cells[name] = pa.array(read, from_pandas=True)
+    if not cells:
+        besides = listed(sorted(filter(None, others)))
+        problem = f"{where}: has no column of features besides {besides}; check data.table"
+        raise InputError(f"{problem}. Its columns are {listed(table.column_names)}")
     return pa.table(cells, metadata=table.schema.metadata)
 
 

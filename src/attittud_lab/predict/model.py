@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,29 +125,24 @@ class SimpleMember:
     features: str
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """What `attittud_lab.load` returns: the mean of its members' probabilities."""
 
-    def __init__(
-        self,
-        about: ModelFile,
-        config: Config,
-        networks: Sequence[NetworkMembers],
-        simple: Sequence[SimpleMember],
-        maps: Mapping[str, FeatureMap],
-        encoder: Reader | Features | None,
-        device: torch.device,
-    ) -> None:
-        self.about = about
-        self.config = config
-        self.networks = list(networks)
-        self.simple = list(simple)
-        self.maps = dict(maps)
-        self.classes = list(about.classes)
-        self.several = about.several
-        self.temperature = about.temperature or 1.0
-        self._encoder = encoder
-        self._device = device
+    about: ModelFile
+    config: Config
+    networks: list[NetworkMembers]
+    simple: list[SimpleMember]
+    maps: dict[str, FeatureMap]
+    """How examples become the features of simple models, by the name of the features."""
+    _encoder: Reader | Features | None
+    """How texts or tables become tensors for the network of `model:`; None for images."""
+    _device: torch.device
+
+    def __post_init__(self) -> None:
+        self.classes = list(self.about.classes)
+        self.several = self.about.several
+        self.temperature = self.about.temperature or 1.0
 
     @property
     def module(self) -> Classifier | None:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -171,13 +171,11 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
         yield write
 
 
-@contextmanager
-def _opened(target: Path | TextIO) -> Iterator[TextIO]:
+def _opened(target: Path | TextIO) -> AbstractContextManager[TextIO]:
+    """Return a block that closes a file at its end, but not standard output."""
     if isinstance(target, Path):
-        with target.open("w", encoding="utf-8", newline="") as file:
-            yield file
-    else:
-        yield target
+        return target.open("w", encoding="utf-8", newline="")
+    return nullcontext(target)
 
 
 def _label(several: bool) -> str:
