@@ -55,6 +55,7 @@ def as_path(text: str) -> Path:
 
 
 def _path_text(text: str) -> str:
+    """Return a text that can be a path; pydantic refuses others with the path of the setting."""
     try:
         as_path(text)
     except InputError as error:

@@ -333,6 +333,7 @@ _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
 
 
 def _finetune(value: Any) -> Any:
+    """Give settings of the second phase that are not written their own defaults."""
     if not isinstance(value, dict):
         return value
     return _FINETUNE | value

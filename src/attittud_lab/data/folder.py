@@ -114,8 +114,10 @@ def files_in(root: Path, whole: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
+    """Refuse a folder that cannot be listed; os.walk would leave it out silently."""
     raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
 
 
 def is_image(path: Path) -> bool:
+    """Return whether the suffix of a file is one of an image."""
     return path.suffix.lower() in SUFFIXES

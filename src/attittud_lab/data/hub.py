@@ -23,6 +23,7 @@ class Hub:
         return cls(name.removeprefix("hf:"))
 
     def __init__(self, name: str) -> None:
+        """Load all splits of a data set, from the hub or from the cache of `datasets`."""
         if not _NAME.fullmatch(name) or ".." in name:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
         if Path(name).exists():  # `datasets` would read it instead of the hub's

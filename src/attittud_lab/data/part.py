@@ -20,7 +20,9 @@ class Part:
 
     listing: Listing
     rows: Rows
+    """The n rows of the listing that the part has, in ascending order."""
     labels: Labels | None = None
+    """The labels of these rows, as numbers of `classes`; n, or n x classes."""
     classes: list[str] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     """How many rows were left out because the training split lacks their class, by class."""

@@ -42,9 +42,12 @@ class Prepared:
     kind: Kind
     primary: Task
     validation: Examples
+    """Empty where the data are pooled: then these examples are among the primary ones."""
     test: Examples
     auxiliary: dict[str, Task]
+    """The auxiliary tasks by the names of their sources."""
     record: dict[str, Any] = field(default_factory=dict)
+    """What data.json says: the rows of each part, classes, and how inputs become tensors."""
     groups: list[str] | None = None
     """Groups of the primary training examples, where these are pooled and have any."""
     names: list[str] | None = None
@@ -238,9 +241,11 @@ class _Encoder:
         inputs = [first.inputs, second.inputs]
         if self.reader is not None:
             pad = self.reader.words.pad
-            width = max(part.shape[1] for part in inputs)
+            width = max(first.inputs.shape[1], second.inputs.shape[1])
             inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]
-        targets = [part.targets for part in (first, second) if part.targets is not None]
+        assert first.targets is not None
+        assert second.targets is not None
+        targets = [first.targets, second.targets]
         lengths = None
         if first.lengths is not None and second.lengths is not None:
             lengths = torch.cat([first.lengths, second.lengths])
@@ -302,7 +307,7 @@ def _pooled_table(train: Part, validation: Part) -> Any:
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
-    count = sum(table.num_rows for table in tables)
+    count = len(train.rows) + len(validation.rows)
     return take_rows(tables, np.arange(count), train.listing.where)
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -192,7 +193,7 @@ def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[
 
 def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
     """Yield what `batches` yields; a column is missing (null) in objects without its key."""
-    rows = (row for _, row in objects(text, str(path)))
+    rows = map(itemgetter(1), objects(text, str(path)))
     for some in _in_lists(rows, size):
         names = list(dict.fromkeys(chain.from_iterable(some)))
         cells = []

@@ -40,7 +40,9 @@ Raw = bytes | Path | str | npt.NDArray[np.uint8]
 are only compared.
 """
 Rows = npt.NDArray[np.int64]
+"""Numbers of rows in a listing, from 0."""
 Labels = npt.NDArray[np.int64]
+"""Class numbers (n), or 0 and 1 for each label (n x labels)."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,17 @@ class Columns:
 class Listing:
     """The examples of a source before any image is decoded: their labels, and a way to fetch some
     of the inputs.
-
-    `labels` are class numbers (n), 0/1 (n x classes), or None without labels. Class number -1 means
-    that the example has no label.
     """
 
     where: str
+    """What messages call the source: its path, and the split in brackets."""
     kind: Kind
     count: int
+    """How many examples there are, n."""
     fetch: Callable[[Rows], Sequence[Raw]]
     """Returns some of the inputs; the rows are sorted."""
     labels: Labels | None
+    """None without a label column. Class number -1 means that the example has no label."""
     classes: list[str]
     groups: list[str] | None = None
     """The group of each example. Examples of one group (a patient, an author) must not be in two
@@ -97,6 +99,7 @@ class Listing:
 
     @property
     def multi_label(self) -> bool:
+        """Whether an example may have several labels at once."""
         return self.labels is not None and self.labels.ndim == 2
 
 
@@ -254,6 +257,7 @@ def join_listings(parts: Sequence[Listing]) -> Listing:
     ends = np.cumsum([part.count for part in parts])
 
     def collected(rows: Rows, read: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
+        """Read rows, which are counted through all parts, part by part."""
         items: list[Any] = []
         for part, end in zip(parts, ends, strict=True):
             shifted = rows - (end - part.count)

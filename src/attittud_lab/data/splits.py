@@ -24,6 +24,7 @@ MOST_COPIED = 0.1
 """The largest share of a part that may also be in another part."""
 DIGEST_SIZE = 16
 Digests = npt.NDArray[np.bytes_]
+"""16 bytes for each of n examples; empty for a blank text."""
 _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
@@ -202,6 +203,7 @@ def words(text: str) -> str:
 
 @cache
 def _punctuation() -> re.Pattern[str]:
+    """Return a pattern of the marks between words that do not count."""
     marks = "\u2212"  # a minus sign, which some write for a dash
     for code in range(0x10000):
         # Signs for calculations and addresses do not count: 3*4 and 3/4 are different texts.

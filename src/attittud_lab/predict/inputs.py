@@ -78,6 +78,7 @@ class Inputs:
 
     @cached_property
     def _spellings(self) -> dict[str, str]:
+        """The classes by their `loose` form."""
         return spellings(self.classes)
 
     def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
@@ -326,6 +327,7 @@ def _written(path: Path | str) -> str:
 
 
 def _is_object(line: str) -> bool:
+    """Return whether a line is an object of JSON, and so no text or path."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

@@ -53,11 +53,11 @@ class Classifier(nn.Module):
         several: bool,
         temperature: float,
     ) -> None:
+        """Take networks and their shares, which add up to 1."""
         super().__init__()
         self.members = nn.ModuleList(members)
         self.several = several
         self.shares = list(shares)
-        """They add up to 1."""
         self.temperature = temperature
 
     def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:

@@ -89,6 +89,7 @@ def open_output(
 def _csv(
     target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: bool
 ) -> Iterator[Write]:
+    """Write one row for each input: file, row, label (several with semicolons), probabilities."""
     with _opened(target) as file:
         plain_rows = csv.writer(file, lineterminator="\n")
         quoted_rows = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
@@ -96,14 +97,14 @@ def _csv(
         def write_row(cells: Sequence[Any]) -> None:
             # Before Python 3.13 the writer leaves a carriage return unquoted, and a reader would
             # begin a new row there.
-            if any("\r" in cell for cell in cells if isinstance(cell, str)):
+            if "\r" in "".join(map(str, cells)):
                 quoted_rows.writerow(cells)
             else:
                 plain_rows.writerow(cells)
 
         heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
         if not raw:
-            heading = [harmless(cell) for cell in heading]
+            heading = list(map(harmless, heading))
 
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
@@ -126,6 +127,7 @@ def _csv(
 
 @contextmanager
 def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Write]:
+    """Write one object for each input; its probabilities are an object by class."""
     with _opened(target) as file:
 
         def write(
@@ -146,6 +148,7 @@ def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Writ
 
 @contextmanager
 def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Write]:
+    """Write the columns of csv with types; several labels are a list."""
     import pyarrow as pa
     import pyarrow.parquet
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def assemble(folder: Path, about: ModelFile, config: Config, where: torch.device
         encoder = _stored_features(folder, about)
     elif about.kind == "text" and any(map(_reads_as_the_job, about.members)):
         encoder = _text_reader(folder, config, _described(config.model, folder, about.network))
-    total = sum(member["share"] for member in about.members)
+    total = sum(map(itemgetter("share"), about.members))
     groups = _network_members(folder, about, config, total)
     for group in groups:
         group.module = group.module.eval().requires_grad_(False).to(where)
@@ -126,10 +127,10 @@ def _network_members(
     temperature = about.temperature or 1.0
     members = []
     for key, group in groups.items():
-        networks = [network for network, _ in group]
-        together = sum(share for _, share in group)
-        shares = [share / together for _, share in group]
-        module = Classifier(networks, shares, several=about.several, temperature=temperature)
+        networks, shares = zip(*group, strict=True)
+        together = sum(shares)
+        parts = [share / together for share in shares]
+        module = Classifier(networks, parts, several=about.several, temperature=temperature)
         members.append(NetworkMembers(module, together / total, readers.get(key)))
     return members
 
