@@ -1,6 +1,8 @@
 """Runs that are interrupted, and what a run leaves behind."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from attittud_lab import files
 from attittud_lab.config.load import loads
 from attittud_lab.training.train import run
+from tests.helpers.runs import metrics_of
 
 # Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum
 # in the optimizer, BatchNorm's buffers, and a learning rate with which the last model is not the
@@ -40,14 +43,15 @@ def outcome(folder: Path) -> tuple[Any, Any, bytes]:
     result = json.loads((folder / "result.json").read_text())
     for phase in result["phases"]:
         del phase["seconds"]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(folder)
     for line in lines:
         del line["seconds"]
     return result, lines, (folder / "weights.safetensors").read_bytes()
 
 
-def unfinished(folder: Path) -> Path:
-    """A folder as a killed run leaves it; returns its checkpoint."""
+@contextmanager
+def killed_at_first_checkpoint() -> Iterator[None]:
+    """A run inside is interrupted when its first checkpoint is there."""
     original = files.write_atomically
 
     def stop(path: Path, content: bytes) -> None:
@@ -58,5 +62,11 @@ def unfinished(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attittud_lab.runs.folder.write_atomically", stop)
         with pytest.raises(KeyboardInterrupt):
-            train_to_end(folder)
+            yield
+
+
+def unfinished(folder: Path) -> Path:
+    """A folder as a killed run leaves it; returns its checkpoint."""
+    with killed_at_first_checkpoint():
+        train_to_end(folder)
     return folder / "checkpoint.safetensors"

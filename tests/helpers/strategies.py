@@ -1,9 +1,15 @@
 """Losses of two tasks with explicit gradients, and the update of a strategy."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from attittud_lab.config.schema import StrategyConfig
+from attittud_lab.strategies import Strategy, make_strategy
+
+WEIGHTS = {"a": 1.0, "b": 0.5}
 
 
 class TwoHeads(nn.Module):
@@ -47,13 +53,18 @@ def setting(sign: float = 1.0) -> tuple[TwoHeads, Losses, Tensor, Tensor]:
     torch.manual_seed(0)
     model = TwoHeads().double()
     losses = Losses(model, sign)
-    body = list(model.body.parameters())
-
-    def flat(loss: Tensor) -> Tensor:
-        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, body)])
-
     tasks = losses.auxiliary()
-    return model, losses, flat(losses.primary().mean()), flat(tasks["a"]) + 0.5 * flat(tasks["b"])
+    auxiliary = body_gradient(model, tasks["a"]) + 0.5 * body_gradient(model, tasks["b"])
+    return model, losses, body_gradient(model, losses.primary().mean()), auxiliary
+
+
+def body_gradient(model: TwoHeads, loss: Tensor) -> Tensor:
+    gradients = torch.autograd.grad(loss, list(model.body.parameters()))
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def strategy(model: TwoHeads, **settings: Any) -> Strategy:
+    return make_strategy(StrategyConfig(**settings), model, weights=WEIGHTS, seed=0)
 
 
 def body_update(model: TwoHeads) -> Tensor:

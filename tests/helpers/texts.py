@@ -65,12 +65,14 @@ def tiny_encoder(folder: Path, kind: str = "Bert", *, fixed_padding: int | None 
 
 def reviews(count: int, seed: int) -> list[dict[str, str]]:
     """Reviews of 3 to 40 words, with a label that one or two words give away."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    rows = []
     for number in range(count):
+        label, telling = [("good", GOOD), ("bad", BAD)][number % 2]
         words = draw.choices(PLAIN, k=draw.randint(2, 39))
-        words.insert(draw.randrange(len(words)), draw.choice(BAD if number % 2 else GOOD))
-        found.append({"text": " ".join(words), "label": "bad" if number % 2 else "good"})
-    return found
+        words.insert(draw.randrange(len(words)), draw.choice(telling))
+        rows.append({"text": " ".join(words), "label": label})
+    return rows
 
 
 def write_reviews(path: Path, count: int, seed: int, *, labelled: bool = True) -> Path:

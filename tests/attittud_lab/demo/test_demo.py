@@ -58,9 +58,8 @@ def test_only_auxiliary_labels_are_made_wrong():
     for other in (random, shifted):
         assert other.primary.examples.targets.tolist() == right.primary.examples.targets.tolist()
         assert other.test.targets.tolist() == right.test.targets.tolist()
-        assert other.auxiliary["others"].examples.inputs.equal(
-            right.auxiliary["others"].examples.inputs
-        )
+        inputs = other.auxiliary["others"].examples.inputs
+        assert inputs.equal(right.auxiliary["others"].examples.inputs)
     truth, moved = (found.auxiliary["others"].examples.targets for found in (right, random))
     touched = truth != moved
     assert int(touched.sum()) == round(len(truth) / 2)
@@ -80,9 +79,8 @@ def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_ou
 ):
     alone = [measured(("primary_only", quality, 0), tmp_path) for quality in QUALITIES]
     assert alone[0].test == alone[1].test == alone[2].test
-    shared, own = (
-        measured((row, RIGHT, 0), tmp_path).parameters for row in ("multitask", "own_head")
-    )
+    shared = measured(("multitask", RIGHT, 0), tmp_path).parameters
+    own = measured(("own_head", RIGHT, 0), tmp_path).parameters
     assert own - shared == 65 * 10
 
 
@@ -93,18 +91,14 @@ def test_the_configuration_can_be_compared():
 
 def made_up(rows: Mapping[str, list[float]]) -> dict[str, Any]:
     """A result with the same accuracies in every quality."""
-    scores = [
-        Scores(row, dict(enumerate(values)), dict(enumerate(values)))
-        for row, values in rows.items()
-    ]
+    by_seed = {row: dict(enumerate(values)) for row, values in rows.items()}
+    scores = [Scores(row, values, values) for row, values in by_seed.items()]
     table = without_nan(asdict(decide(scores, 0.005)))
     seeds = list(range(len(rows["primary_only"])))
     for row in table["rows"]:
         row["values"] = {str(seed): {"test": rows[row["label"]][seed]} for seed in seeds}
-    return {
-        "seeds": seeds,
-        "tables": [{"name": quality, "rows": table["rows"]} for quality in QUALITIES],
-    }
+    tables = [{"name": quality, "rows": table["rows"]} for quality in QUALITIES]
+    return {"seeds": seeds, "tables": tables}
 
 
 BASE = [0.80, 0.85, 0.90, 0.82, 0.87]
@@ -130,11 +124,8 @@ def test_conclusions_follow_from_the_marks():
     assert "labels right: of 3 rows, gains 1, losses 1, no significant difference 1." in lines
     assert lines[-1].endswith("multitask, auto.")
     few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
-    assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == (
-        "90.5",
-        "?",
-        "+10.5",
-    )
+    assert "use more (--seeds)" in conclusions(few)[0]
+    assert grid(few)["multitask"][0] == ("90.5", "?", "+10.5")
     caption = str(rich_table(few).caption)
     assert caption == "mean over 2 seeds; ? too few seeds to tell"
     assert "interval" in str(rich_table(EXAMPLE).caption)

@@ -58,11 +58,6 @@ def test_rows_are_computed_once(tmp_path):
     assert compute(Lengths(), [], tmp_path).shape == (0, 2)
 
 
-def test_other_maps_have_other_rows(tmp_path):
-    compute(Lengths(), TEXTS, tmp_path)
-    assert np.array_equal(compute(Lengths(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
-
-
 class Weighted(Lengths):
     """The scale is an array that was fitted."""
 
@@ -73,9 +68,10 @@ class Weighted(Lengths):
         return {}
 
 
-def test_maps_with_other_arrays_have_other_rows(tmp_path):
-    compute(Weighted(), TEXTS, tmp_path)
-    assert np.array_equal(compute(Weighted(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
+@pytest.mark.parametrize("kind", [Lengths, Weighted])
+def test_maps_with_other_settings_or_arrays_have_other_rows(kind, tmp_path):
+    compute(kind(), TEXTS, tmp_path)
+    assert np.array_equal(compute(kind(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
 
 
 def test_a_stopped_run_continues(tmp_path):

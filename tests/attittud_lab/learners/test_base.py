@@ -2,12 +2,7 @@
 
 import numpy as np
 
-from attittud_lab.learners.base import (
-    LOWEST,
-    floored_log,
-    log_softmax,
-    sigmoid,
-)
+from attittud_lab.learners.base import LOWEST, floored_log, log_softmax, sigmoid
 
 
 def test_large_numbers_do_not_overflow():

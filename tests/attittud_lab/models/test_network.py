@@ -1,5 +1,7 @@
 """A body with its heads: normalisation, initial weights, and a body from an earlier run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,9 +16,8 @@ from tests.helpers.networks import images, model_config
 
 @pytest.mark.parametrize(("init", "std"), [("kaiming", 1.0), ("zero", 0.0)])
 def test_head_init_sets_the_initial_weights_of_the_head(init, std):
-    model = build_model(
-        model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0
-    )
+    config = model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model
+    model = build_model(config, images(), 0)
     head = model.heads["primary"]
     assert isinstance(head, nn.Linear)
     # Fan-out of 2 classes: the standard deviation of 1.0 that the paper's release has.
@@ -40,17 +41,12 @@ def test_a_body_can_start_from_the_weights_of_an_earlier_run(tmp_path):
     data, config = images(), model_config("{name: mlp, width: 8}").model
     source = build_model(config, data, 1)
     save_file(source.state_dict(), tmp_path / "w.safetensors")
-    model = build_model(
-        model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2
-    )
+    config = replace(config, weights=f"{tmp_path}/w.safetensors")
+    model = build_model(config, data, 2)
     assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)
     assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)
     with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
-        build_model(
-            model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model,
-            data,
-            2,
-        )
+        build_model(replace(config, width=9), data, 2)
 
 
 def test_a_source_may_have_the_name_of_an_attribute_of_a_module():

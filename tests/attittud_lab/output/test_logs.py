@@ -1,11 +1,11 @@
 """Metrics in TensorBoard."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.commands import JOB, call
+from tests.helpers.runs import metrics_of
 
 
 def test_metrics_are_logged_to_tensorboard(tmp_path, monkeypatch):
@@ -22,9 +22,8 @@ def test_metrics_are_logged_to_tensorboard(tmp_path, monkeypatch):
     events = EventAccumulator(str(folder))
     events.Reload()
     assert all(name.startswith("attittud/") for name in events.Tags()["scalars"])
-    metrics = folder.parent / "metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    losses = [pytest.approx(line["loss/primary"]) for line in lines if "loss/primary" in line]
+    lines = [line for line in metrics_of(folder.parent) if "loss/primary" in line]
+    losses = [pytest.approx(line["loss/primary"]) for line in lines]
     logged = events.Scalars("attittud/loss/primary")
     assert [event.step for event in logged] == [6, 10]
     assert [event.value for event in logged] == losses

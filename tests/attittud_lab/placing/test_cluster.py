@@ -32,30 +32,14 @@ class Node:
     """One `ray start`, with everything that it started."""
 
     def __init__(self, *options: str) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            *options,
-            "--num-cpus=1",
-            "--block",
-        ]
-        command += ["--object-store-memory=100000000", "--disable-usage-stats"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--num-cpus=1"]
+        command += ["--block", "--object-store-memory=100000000", "--disable-usage-stats"]
         # Losses are noticed at once; the folders of tests can be imported.
         quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
-        quick |= {
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "OMP_NUM_THREADS": "1",
-            "RAY_num_prestart_python_workers": "0",
-        }
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | quick,
-            start_new_session=True,
-        )
+        quick |= {"OMP_NUM_THREADS": "1", "RAY_num_prestart_python_workers": "0"}
+        environment = os.environ | quick | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
 
     @property
     def alive(self) -> bool:

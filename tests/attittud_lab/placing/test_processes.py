@@ -59,10 +59,8 @@ def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path):
 def test_a_killed_process_is_replaced_once(tmp_path):
     seen = Seen()
     with in_processes(2) as place:
-        jobs = [
-            Job("unlucky", dies, (1,), tmp_path / "unlucky"),
-            Job("other", double, (1,), tmp_path / "other"),
-        ]
+        unlucky = Job("unlucky", dies, (1,), tmp_path / "unlucky")
+        jobs = [unlucky, Job("other", double, (1,), tmp_path / "other")]
         found = {job.name: result for job, result in place.run(jobs, seen)}
         assert found["unlucky"] == "alive after 1" and found["other"][0] == 2 and place.at_once == 1
         (said,) = [event[2] for event in seen.seen if event[1] == "say"]

@@ -14,7 +14,7 @@ from attittud_lab.runs.folder import VERSION, load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import read_model
 from attittud_lab.training.train import run
 from tests.helpers.interrupted_runs import train_to_end, unfinished
-from tests.helpers.runs import job
+from tests.helpers.runs import job, metrics_of
 
 __all__ = ["job"]  # fixtures
 
@@ -35,17 +35,13 @@ def test_the_run_folder_holds_everything(job, tmp_path):
     assert load(tmp_path / "config.yaml").strategy.name == "flip"
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["torch"] in torch.__version__ and about["cores"] and about["device"] == "cpu"
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in metrics_of(tmp_path) if line["phase"] == "guided"]
     logged = [line for line in lines if "loss/primary" in line]
-    assert [line["step"] for line in logged if line["phase"] == "guided"] == [4, 8, 12]
-    assert {
-        "attittud/neutral",
-        "attittud/helpful",
-        "attittud/harmful",
-        "loss/auxiliary/more",
-    } <= logged[0].keys()
-    looked = [line for line in lines if line["phase"] == "guided" and "validation/accuracy" in line]
-    assert [line["step"] for line in looked] == [4, 8, 12]
+    assert [line["step"] for line in logged] == [4, 8, 12]
+    parts = {f"attittud/{part}" for part in ("neutral", "helpful", "harmful")}
+    assert parts | {"loss/auxiliary/more"} <= logged[0].keys()
+    steps = [line["step"] for line in lines if "validation/accuracy" in line]
+    assert steps == [4, 8, 12]
     assert load_weights(tmp_path / "weights.safetensors")["heads.primary.weight"].shape == (10, 16)
     data = json.loads((tmp_path / "data.json").read_text())
     rows = [set(data["primary"][part]["rows"]) for part in ("train", "validation", "test")]
@@ -95,12 +91,8 @@ def test_damaged_checkpoint_is_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"the checkpoint is damaged .*checksum"):
         train_to_end(tmp_path)
-    for broken in (
-        b"",
-        b"\xff" * 100,
-        bytes(content[:1000]),
-        b"\x80\x04cos\nsystem\n(S'echo'\ntR.",
-    ):
+    pickled = b"\x80\x04cos\nsystem\n(S'echo'\ntR."
+    for broken in (b"", b"\xff" * 100, bytes(content[:1000]), pickled):
         path.write_bytes(broken)
         with pytest.raises(InputError, match="the checkpoint is damaged"):
             train_to_end(tmp_path)
@@ -115,9 +107,6 @@ def test_equal_states_give_equal_files(tmp_path):
         save_checkpoint(tmp_path / str(number), state)
         contents.add((tmp_path / str(number)).read_bytes())
     assert len(contents) == 1
-    found = load_checkpoint(tmp_path / "0")
-    assert found["numbers"] == [1, 2.5, None]
-    assert torch.equal(found["weights"]["a"], torch.arange(3))
 
 
 def test_foreign_checkpoint_is_refused(tmp_path):
@@ -125,13 +114,8 @@ def test_foreign_checkpoint_is_refused(tmp_path):
     save_file({"a": torch.zeros(2)}, path)
     with pytest.raises(InputError, match="the checkpoint is damaged"):
         train_to_end(tmp_path)
-    state = {
-        "summaries": [],
-        "validation": {},
-        "metrics_bytes": 0,
-        "model": {"x": torch.zeros(3)},
-        "phase": {},
-    }
+    state = {"summaries": [], "validation": {}, "metrics_bytes": 0, "phase": {}}
+    state["model"] = {"x": torch.zeros(3)}
     for wrong in (state, {}, {**state, "summaries": [1, 2, 3]}, {**state, "model": 5}):
         save_checkpoint(path, wrong)
         with pytest.raises(InputError, match="does not fit this run"):

@@ -36,22 +36,15 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_model_json_is_read_back_as_written(run):
-    names = [
-        "a.safetensors",
-        "b.safetensors",
-        "b.json",
-        "features-tfidf.json",
-        "features-tfidf.safetensors",
-    ]
+    names = ["a.safetensors", "b.safetensors", "b.json"]
+    names += ["features-tfidf.json", "features-tfidf.safetensors"]
     for name in names:
         (run / name).write_text(name)
-    simple = Member(
-        kind="simple", weights="b.safetensors", share=0.75, about="b.json", features="tfidf"
-    )
+    files = {"weights": "b.safetensors", "about": "b.json", "features": "tfidf"}
+    simple = Member(kind="simple", share=0.75, **files)
     members = [Member(kind="network", weights="a.safetensors", share=0.25), simple]
-    about = replace(
-        ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004
-    ).sealed(run)
+    about = replace(ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004)
+    about = about.sealed(run)
     parts = ["data.json", "digests in data.json"]
     assert list(about.sha256) == [*names, "config.yaml", *parts]
     about.write(run)
@@ -100,13 +93,9 @@ def test_another_data_json_is_refused(run):
     path = run / "data.json"
     whole = path.read_text()
     record = json.loads(whole)
-    other = {**record["primary"], "label": "other"}
-    for changed in (
-        record | {"digests": "AAAAAAAAAAA="},
-        record | {"primary": other},
-        record | {"more": 1},
-        [record],
-    ):
+    other = {"primary": {**record["primary"], "label": "other"}}
+    digests = {"digests": "AAAAAAAAAAA="}
+    for changed in (record | digests, record | other, record | {"more": 1}, [record]):
         path.write_text(json.dumps(changed))
         with pytest.raises(InputError, match=r"data\.json"):
             read_model(run)

@@ -11,15 +11,13 @@ from attittud_lab.strategies import find, make_strategy
 from attittud_lab.strategies.guided import SETTINGS, Guided
 from attittud_lab.training.train import run
 from tests.helpers.commands import JOB
-from tests.helpers.strategies import body_update, setting
-
-WEIGHTS = {"a": 1.0, "b": 0.5}
+from tests.helpers.strategies import WEIGHTS, body_gradient, body_update, setting, strategy
 
 
 @pytest.mark.parametrize("name", ["multitask", "pretrain"])
 def test_heads_and_sums_equal_a_guides(name):
     model, losses, _, _ = setting()
-    make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
+    strategy(model, name=name).step(losses)
     mine = {
         key: parameter.grad.clone()
         for key, parameter in model.named_parameters()
@@ -37,15 +35,15 @@ def test_settings_reach_the_guide():
     config = StrategyConfig(
         name="flip", primary_weight=0.25, basis="svd", rank=3, refresh_every=7, include_mean=True
     )
-    strategy = make_strategy(config, model, weights={"a": 2.0, "b": 3.0}, seed=5)
-    assert isinstance(strategy, Guided)
-    guide = strategy.guide
+    guided = make_strategy(config, model, weights={"a": 2.0, "b": 3.0}, seed=5)
+    assert isinstance(guided, Guided)
+    guide = guided.guide
     expected = (0.25, "svd", 3, 7)
     assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == expected
     assert guide.include_mean and guide.seed == 5 and guide.auxiliary_weight == {"a": 2.0, "b": 3.0}
     own = StrategyConfig(name="custom", eta=EtaWeights(0.5, 1.0, -2.0), auxiliary_weight=0.1)
-    strategy = make_strategy(own, model, weights={"a": 2.0}, seed=0)
-    assert isinstance(strategy, Guided) and strategy.guide.auxiliary_weight == {"a": 0.2}
+    guided = make_strategy(own, model, weights={"a": 2.0}, seed=0)
+    assert isinstance(guided, Guided) and guided.guide.auxiliary_weight == {"a": 0.2}
 
 
 def test_engines_that_need_it_see_the_forward_pass():
@@ -53,31 +51,24 @@ def test_engines_that_need_it_see_the_forward_pass():
     updates = []
     for name in ("hooks", "loop"):
         model, losses, _, _ = setting(-1.0)
-        config = StrategyConfig(
-            name="flip",
-            basis="exact",
-            rank=3,
-            refresh_every=1,
-            engine=name,
-            basis_batch=6,
-        )
-        make_strategy(config, model, weights=WEIGHTS, seed=0).step(losses)
+        settings = {"basis": "exact", "rank": 3, "refresh_every": 1, "basis_batch": 6}
+        strategy(model, name="flip", engine=name, **settings).step(losses)
         updates.append(body_update(model))
     torch.testing.assert_close(*updates)
 
 
 def test_pcgrad_is_one_sided_and_never_stale():
     model, losses, _, _ = setting(-1.0)
-    strategy = make_strategy(StrategyConfig(name="pcgrad"), model, weights=WEIGHTS, seed=0)
-    strategy.step(losses)
+    pcgrad = strategy(model, name="pcgrad")
+    pcgrad.step(losses)
     losses.x["primary"] = losses.x["primary"] * 2 - 1  # another primary gradient in the second step
     model.zero_grad()
-    strategy.step(losses)
-    body, tasks = list(model.body.parameters()), losses.auxiliary()
-    p = torch.cat([g.reshape(-1) for g in torch.autograd.grad(losses.primary().mean(), body)])
+    pcgrad.step(losses)
+    tasks = losses.auxiliary()
+    p = body_gradient(model, losses.primary().mean())
     expected = p
     for name, weight in WEIGHTS.items():
-        a = torch.cat([g.reshape(-1) for g in torch.autograd.grad(tasks[name], body)])
+        a = body_gradient(model, tasks[name])
         expected = expected + weight * (a if a @ p >= 0 else a - (a @ p) / (p @ p) * p)
     torch.testing.assert_close(body_update(model), expected)
 

@@ -16,9 +16,8 @@ class Losses:
 
     def __init__(self, *, norm: bool = False) -> None:
         middle = nn.BatchNorm2d(4) if norm else nn.Identity()
-        self.body = nn.Sequential(
-            nn.Conv2d(2, 4, 3), middle, nn.Flatten(), nn.Linear(16, 6), nn.Tanh()
-        )
+        layers = (nn.Conv2d(2, 4, 3), middle, nn.Flatten(), nn.Linear(16, 6), nn.Tanh())
+        self.body = nn.Sequential(*layers)
         self.model = nn.ModuleDict({"body": self.body, "head": nn.Linear(6, 3)}).double()
         self.model.to(memory_format=torch.channels_last)
         self.x = torch.randn(3, 8, 2, 4, 4, dtype=torch.float64)
@@ -28,10 +27,8 @@ class Losses:
         return F.cross_entropy(self.model["head"](self.body(self.x[0])), self.y, reduction="none")
 
     def auxiliary(self) -> dict[str, Tensor]:
-        return {
-            "one": self.body(self.x[1]).square().mean(),
-            "two": self.body(self.x[2]).sum(1).mean(),
-        }
+        one, two = self.body(self.x[1]), self.body(self.x[2])
+        return {"one": one.square().mean(), "two": two.sum(1).mean()}
 
     def basis(self) -> Tensor:
         return self.primary()
@@ -42,15 +39,8 @@ class Losses:
 def test_the_parts_of_every_layer_equal_the_definition(basis):
     losses = Losses()
     include_mean = basis != "canonical"
-    guide = Guide(
-        losses.model,
-        eta=Eta(1, 1, 0),
-        rank=3,
-        basis=basis,
-        include_mean=include_mean,
-        refresh_every=5,
-        engine="loop",
-    )
+    settings = {"rank": 3, "basis": basis, "include_mean": include_mean, "engine": "loop"}
+    guide = Guide(losses.model, eta=Eta(1, 1, 0), refresh_every=5, **settings)
     assert layer_norms(guide, losses) == {}
     report = guide.backward(losses.primary(), losses.auxiliary())
     found = layer_norms(guide, losses)
@@ -77,14 +67,12 @@ def test_the_parts_of_every_layer_equal_the_definition(basis):
         piece = slice(start, start + parameter.numel())
         start = piece.stop
         for loss in losses.auxiliary().values():
-            parts = decompose(
-                flat(loss), flat(losses.primary().mean()), rows, include_mean=include_mean
-            )
+            primary = flat(losses.primary().mean())
+            parts = decompose(flat(loss), primary, rows, include_mean=include_mean)
             for part in PARTS:
                 key = f"{name.rpartition('.')[0]}/{part}"
-                squares[key] = squares.get(key, 0) + float(
-                    getattr(parts, part)[piece].square().sum()
-                )
+                square = float(getattr(parts, part)[piece].square().sum())
+                squares[key] = squares.get(key, 0) + square
     assert start == size and len(names) == 4
     shown = {name: value**2 for name, value in found.items()}
     assert shown == pytest.approx(squares, rel=1e-9, abs=1e-12)
@@ -94,17 +82,12 @@ def test_measuring_layers_has_no_side_effects():
     losses = Losses(norm=True)
     guide = Guide(losses.model, eta=Eta(1, 1, 0), rank=3, engine="loop")
     guide.backward(losses.primary(), losses.auxiliary())
-    gradients = [p.grad.clone() for p in losses.model.parameters() if p.grad is not None]
-    buffers = [buffer.clone() for buffer in losses.model.buffers()]
-    state = torch.get_rng_state()
+
+    def state() -> list[Tensor]:
+        gradients = [p.grad for p in losses.model.parameters() if p.grad is not None]
+        return [torch.get_rng_state(), *losses.model.buffers(), *gradients]
+
+    before = [tensor.clone() for tensor in state()]
     assert layer_norms(guide, losses)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(map(torch.equal, buffers, losses.model.buffers()))
-    assert all(
-        map(
-            torch.equal,
-            gradients,
-            [p.grad for p in losses.model.parameters() if p.grad is not None],
-        )
-    )
+    assert len(before) == len(state()) and all(map(torch.equal, before, state()))
     assert losses.model.training

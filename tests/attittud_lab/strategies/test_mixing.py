@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.strategies import make_strategy
-from tests.helpers.strategies import body_update, setting
-
-WEIGHTS = {"a": 1.0, "b": 0.5}
+from tests.helpers.strategies import WEIGHTS, body_gradient, body_update, setting, strategy
 
 
 def cos(p: Tensor, a: Tensor) -> Tensor:
@@ -23,9 +19,8 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "multitask": lambda p, a: p + a,
     "cosine_gate": lambda p, a: p + a if p @ a >= 0 else p,
     "cosine_weighted": lambda p, a: p + a * max(0.0, float(cos(p, a))),
-    "bloop": lambda p, a: (
-        p + a - (a @ p) / (p @ p) * p
-    ),  # in the first step the running mean is the gradient
+    # In the first step the running mean is the gradient.
+    "bloop": lambda p, a: p + a - (a @ p) / (p @ p) * p,
 }
 
 
@@ -33,41 +28,32 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_baseline_follows_its_formula(name, sign):
     model, losses, p, a = setting(sign)
-    make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
+    strategy(model, name=name).step(losses)
     torch.testing.assert_close(body_update(model), FORMULAS[name](p, a))
 
 
 def test_replay_is_one_mixture():
     model, losses, _, a = setting()
-    make_strategy(StrategyConfig(name="replay", ratio=0.25), model, weights=WEIGHTS, seed=0).step(
-        losses
-    )
+    strategy(model, name="replay", ratio=0.25).step(losses)
     # A quarter of the mixture: 4 primary and 12 auxiliary examples.
     loss = losses.primary(count=4).mean()
-    p = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.body.parameters()))])
+    p = body_gradient(model, loss)
     torch.testing.assert_close(body_update(model), 0.25 * p + 0.75 * a)
 
 
 def test_bloop_keeps_a_running_mean():
     model, losses, p, a = setting()
-    strategy = make_strategy(
-        StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0
-    )
-    strategy.step(losses)
+    bloop = strategy(model, name="bloop", decay=0.7)
+    bloop.step(losses)
     losses.x["primary"] = -losses.x["primary"].flip(0) + 1
-    q = torch.cat(
-        [
-            g.reshape(-1)
-            for g in torch.autograd.grad(losses.primary().mean(), list(model.body.parameters()))
-        ]
-    )
+    q = body_gradient(model, losses.primary().mean())
     mean = 0.7 * p + 0.3 * q
     model.zero_grad()
-    strategy.step(losses)
+    bloop.step(losses)
     torch.testing.assert_close(body_update(model), q + a - (a @ mean) / (mean @ mean) * mean)
-    fresh = make_strategy(StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0)
-    fresh.load_state_dict(strategy.state_dict())
-    assert torch.equal(fresh.state_dict()["mean"], strategy.state_dict()["mean"])
+    fresh = strategy(model, name="bloop", decay=0.7)
+    fresh.load_state_dict(bloop.state_dict())
+    assert torch.equal(fresh.state_dict()["mean"], bloop.state_dict()["mean"])
 
 
 @pytest.mark.parametrize(
@@ -78,13 +64,10 @@ def test_symmetric_baselines_equal_torchjds(name, aggregator):
         "torchjd.aggregation", reason="the extra torchjd is not installed"
     )
     model, losses, p, _ = setting(-1.0)
-    make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
-    tasks, body = losses.auxiliary(), list(model.body.parameters())
+    strategy(model, name=name).step(losses)
+    tasks = losses.auxiliary()
     rows = [p]
     for key, weight in WEIGHTS.items():
-        rows.append(
-            torch.cat([weight * g.reshape(-1) for g in torch.autograd.grad(tasks[key], body)])
-        )
-    torch.testing.assert_close(
-        body_update(model), getattr(aggregation, aggregator)()(torch.stack(rows))
-    )
+        rows.append(weight * body_gradient(model, tasks[key]))
+    expected = getattr(aggregation, aggregator)()(torch.stack(rows))
+    torch.testing.assert_close(body_update(model), expected)

@@ -21,7 +21,7 @@ from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.strategies import make_strategy
 from attittud_lab.training import channels, train
-from tests.helpers.interrupted_runs import outcome
+from tests.helpers.interrupted_runs import killed_at_first_checkpoint, outcome
 from tests.helpers.simple_jobs import table_job
 
 
@@ -98,14 +98,13 @@ def test_closed_channels_leave_primary_only(config, tmp_path, monkeypatch):
         return LabelChannel(shares.expand(classes, -1), 0.0, shares)
 
     monkeypatch.setattr(LabelChannel, "estimate", closed)
+    weights = []
     for name in ("channel", "primary_only"):
         train.run(config, strategy=name, run_dir=tmp_path / name)
-    first, second = (
-        (tmp_path / name / "weights.safetensors") for name in ("channel", "primary_only")
-    )
-    weights = [attittud_lab.load(path.parent).module.state_dict() for path in (first, second)]
-    assert weights[0].keys() >= weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+        weights.append(attittud_lab.load(tmp_path / name).module.state_dict())
+    first, second = weights
+    assert first.keys() >= second.keys()
+    assert all(torch.equal(first[name], tensor) for name, tensor in second.items())
 
 
 def test_only_training_labels_decide(config):
@@ -130,16 +129,8 @@ def test_only_training_labels_decide(config):
 
 def test_an_interrupted_run_continues_with_its_channels(config, tmp_path, monkeypatch):
     train.run(config, run_dir=tmp_path / "whole")
-    recorded = train.RunFolder.save
-
-    def stop(folder, state):
-        recorded(folder, state)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train.RunFolder, "save", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at_first_checkpoint():
         train.run(config, run_dir=tmp_path / "parts")
-    monkeypatch.setattr(train.RunFolder, "save", recorded)
     monkeypatch.setattr(train, "estimate", lambda *_: pytest.fail("estimated again"))
     train.run(config, run_dir=tmp_path / "parts")
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")

@@ -8,64 +8,49 @@ import torch
 
 from attittud_lab.config.load import changed, loads
 from attittud_lab.errors import InputError
-from attittud_lab.models.build import build_model
 from attittud_lab.training.optimizer import learning_rate
 from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import load_data, run
 from tests.helpers.commands import JOB
-from tests.helpers.runs import job
+from tests.helpers.runs import job, phase_of
 
 __all__ = ["job"]  # fixtures
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auc"])
-def test_the_metric_chooses_the_model_and_the_loss_among_equals(job, metric):
+def test_the_metric_chooses_the_model_and_the_loss_among_equals(job):
     """The smallest loss is elsewhere than the best figure, which occurs twice."""
     looks = [(0.6, 0.5), (0.8, 0.9), (0.8, 0.7), (0.7, 0.1), (0.8, 0.8), (0.5, 0.6)]
-    others = {
-        name: 0.9 - 0.1 * number for number, name in enumerate(("accuracy", "macro_f1", "auc"))
-    }
-    config = changed(job, ["training.guided.evaluations=6", "strategy=primary_only"])
-    data = load_data(config)
-    model = build_model(config.model, data, 0)
-    phase = Phase("guided", config, data, model, torch.device("cpu"), metric)
+    others = {"accuracy": 0.9, "macro_f1": 0.8}
+    phase = phase_of(
+        changed(job, ["training.guided.evaluations=6", "strategy=primary_only"]), "auc"
+    )
+    weights = phase.model.heads["primary"].weight
     seen = []
 
     def look() -> dict[str, float]:
         figure, loss = looks[len(seen)]
-        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
-        return {**others, metric: figure, "loss": loss}
+        seen.append(weights.detach().clone())
+        return {**others, "auc": figure, "loss": loss}
 
     phase.measure = look
     phase.run(lambda _: None, lambda: None, lambda *_: None)
-    assert phase.finish() == {**others, metric: 0.8, "loss": 0.7} and phase.state.best_step == 6
-    assert all(torch.equal(tensor, seen[2][name]) for name, tensor in model.state_dict().items())
-    assert not all(
-        torch.equal(tensor, seen[3][name]) for name, tensor in model.state_dict().items()
-    )
+    assert phase.finish() == {**others, "auc": 0.8, "loss": 0.7} and phase.state.best_step == 6
+    assert torch.equal(weights, seen[2]) and not torch.equal(weights, seen[3])
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("lr", "changes"),
     [
-        ["strategy=flip", "training.guided.lr=3e38"],
-        [
-            "strategy=bloop",
-            "training.guided.lr=1e20",
-            "training.guided.select=last",
-            "training.mode=joint",
-        ],
+        (3e38, ["strategy=flip"]),
+        (1e20, ["strategy=bloop", "training.guided.select=last", "training.mode=joint"]),
     ],
 )
-def test_training_that_diverges_ends_with_a_sentence(job, changes, tmp_path):
-    found = changed(job, changes[:1] + [change for change in changes[1:] if ".lr=" not in change])
-    lr = next(float(change.partition("=")[2]) for change in changes if ".lr=" in change)
-    found = replace(
-        found,
-        training=replace(found.training, guided=replace(found.training.guided, lr=lr, clip=None)),
-    )
+def test_training_that_diverges_ends_with_a_sentence(job, lr, changes, tmp_path):
+    config = changed(job, changes)
+    guided = replace(config.training.guided, lr=lr, clip=None)  # beyond what a file may say
+    config = replace(config, training=replace(config.training, guided=guided))
     with pytest.raises(DivergedError, match=r"training\.guided\.lr"):
-        run(found, run_dir=tmp_path)
+        run(config, run_dir=tmp_path)
     assert not (tmp_path / "result.json").exists()
     assert not (tmp_path / "weights.safetensors").exists()
 
@@ -82,10 +67,7 @@ def test_running_out_of_memory_is_explained(job, tmp_path, monkeypatch):
 @pytest.mark.parametrize("broken", [0, 1, 2])
 def test_a_model_that_is_not_finite_is_never_chosen(job, broken):
     """Also where its accuracy is the highest so far, as that of constant answers may be."""
-    config = changed(job, ["training.guided.evaluations=3", "strategy=primary_only"])
-    data = load_data(config)
-    model, cpu = build_model(config.model, data, 0), torch.device("cpu")
-    phase = Phase("guided", config, data, model, cpu, "accuracy")
+    phase = phase_of(changed(job, ["training.guided.evaluations=3", "strategy=primary_only"]))
     losses = [math.nan if number == broken else 1.0 for number in range(3)]
     looks = [{"accuracy": 0.5 + 0.1 * n, "loss": loss} for n, loss in enumerate(losses)]
     phase.measure = iter(looks).__next__
@@ -100,35 +82,27 @@ def test_a_model_that_is_not_finite_is_never_chosen(job, broken):
 def test_validation_examples_can_be_the_judges(tmp_path):
     """Neither training nor test examples judge."""
     config = loads(JOB, ["strategy.name=auto", f"output={tmp_path}"])
-    data = load_data(config)
-    model = build_model(config.model, data, 0)
-    judges = Phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
-    assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
-    other = loads(JOB, ["strategy.name=flip", f"output={tmp_path}"])
-    assert (
-        Phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
-    )
+    judges = phase_of(config).streams.judges
+    assert judges is not None
+    assert torch.equal(judges.inputs, load_data(config).validation.inputs)
+    assert phase_of(changed(config, ["strategy.name=flip"])).streams.judges is None
 
 
 def test_judges_are_used_as_often_as_configured(tmp_path):
     """The judges are asked in every third step, not the training batch."""
     settings = ["strategy.judge_every=3", "training.guided.steps=24", f"output={tmp_path}"]
     settings.append("training.guided.accumulate=2")
-    config = loads(JOB, settings)
-    data = load_data(config)
-    phase = Phase(
-        "guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy"
-    )
-    heard, judge = [], phase.streams.judge
+    phase = phase_of(loads(JOB, settings))
+    asked, judge = [], phase.streams.judge
 
     def spy():
-        heard.append(phase.state.step)
+        asked.append(phase.state.step)
         return judge()
 
     phase.streams.judge = spy
     for _ in range(8):
         phase.step()
-    assert heard == [0, 3, 6]
+    assert asked == [0, 3, 6]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Whole runs on the embedded digits: every strategy trains, and reads the test set once."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -12,7 +10,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, names
 from attittud_lab.training.evaluate import evaluate
 from attittud_lab.training.train import load_data, run
-from tests.helpers.runs import JOB, job, own
+from tests.helpers.runs import JOB, job, metrics_of, own
 
 __all__ = ["job"]  # fixtures
 
@@ -64,6 +62,5 @@ def test_strategies_of_a_seed_share_initialisation_and_batches(job, tmp_path):
     losses = set()
     for name in ("primary_only", "multitask", "drop_harmful"):
         run(job1, 1, own(name), tmp_path / f"{name}-1", data=data)
-        first, *_ = (tmp_path / f"{name}-1" / "metrics.jsonl").read_text().splitlines()
-        losses.add(json.loads(first)["loss/primary"])
+        losses.add(metrics_of(tmp_path / f"{name}-1")[0]["loss/primary"])
     assert len(losses) == 1

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.commands import call
+from tests.helpers.runs import metrics_of
 
 NAMES = ["heart", "lung", "rare"]
 JOB = """
@@ -55,12 +56,8 @@ def test_every_command_takes_several_labels(job, capsys):
         shown = result[part]["auc"]
         assert shown == pytest.approx(np.mean([result[part][name] for name in labels]))
     # The model that leaves a phase is the one with the best AUC on validation.
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    seen = [
-        line["validation/auc"]
-        for line in lines
-        if line["phase"] == "finetune" and "validation/auc" in line
-    ]
+    lines = [line for line in metrics_of(run) if line["phase"] == "finetune"]
+    seen = [line["validation/auc"] for line in lines if "validation/auc" in line]
     assert result["validation"]["auc"] == max(seen) and "auc/rare" in capsys.readouterr().out
     assert call("report", str(run)) == 0 and "auc/rare" in (run / "report.html").read_text()
     capsys.readouterr()

@@ -19,13 +19,6 @@ from tests.helpers.interrupted_runs import JOB, outcome, train_to_end, unfinishe
 from tests.helpers.processes import ready_processes
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    train_to_end(folder)
-    return folder
-
-
 def _written(folder: Path) -> int | None:
     """When the checkpoint was written; None without one."""
     try:
@@ -39,17 +32,9 @@ def train_by_command(folder: Path) -> None:
     torch.set_num_threads(1)
     job = folder.parent / "job.yaml"
     job.write_text(JOB)
+    settings = [f"output={folder}", "strategy.name=auto", "model.name=wideresnet-10-1"]
     with suppress(SystemExit), redirect_stdout(StringIO()):
-        main(
-            [
-                "train",
-                str(job),
-                "--quiet",
-                f"output={folder}",
-                "strategy.name=auto",
-                "model.name=wideresnet-10-1",
-            ]
-        )
+        main(["train", str(job), "--quiet", *settings])
 
 
 @pytest.mark.skipif(

@@ -1,6 +1,5 @@
 """Text classification with masked language modelling, with a tiny encoder made on the spot."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.models.build import build_model
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
+from tests.helpers.runs import metrics_of, phase_of
 from tests.helpers.text_jobs import write_job
 
 torch.set_num_threads(1)
@@ -29,23 +29,16 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def test_word_embeddings_are_not_decomposed(job):
     """They receive the auxiliary gradient as it is, the other shared parameters do not."""
     torch.manual_seed(0)
-    data = load_data(job)
     updates = {}
     for name, eta in (
         ("flip", "{neutral: 1, helpful: 1, harmful: -1}"),
         ("sum", "{neutral: 1, helpful: 1, harmful: 1}"),
     ):
-        config = loads(
-            f"strategy: {{name: custom, eta: {eta}, primary_weight: 0.1, rank: 3, exclude: ['*word_embeddings*']}}"
-        )
-        config = Config(
-            data=job.data, model=job.model, training=job.training, strategy=config.strategy
-        )
-        model = build_model(job.model, data, 0)
-        phase = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1")
+        phase = phase_of(changed(job, ["strategy.name=custom", f"strategy.eta={eta}"]))
         phase.streams.load(0)
         phase.strategy.step(phase.streams)
-        updates[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        parameters = phase.model.named_parameters()
+        updates[name] = {n: p.grad for n, p in parameters if p.grad is not None}
         assert not any("word_embeddings" in n for n in phase.strategy.guide.subspace.layout.names)
     differs = {
         n for n, gradient in updates["flip"].items() if not torch.equal(gradient, updates["sum"][n])
@@ -73,11 +66,8 @@ def test_micro_batches_change_no_update(tmp_path, strategy):
         )
         run(config, run_dir=tmp_path / str(parts))
         weights.append(load_file(tmp_path / str(parts) / "weights.safetensors"))
-        losses = [
-            json.loads(line)
-            for line in (tmp_path / str(parts) / "metrics.jsonl").read_text().splitlines()
-        ]
-        assert all("loss/primary" in line for line in losses if "lr" in line)
+        lines = metrics_of(tmp_path / str(parts))
+        assert all("loss/primary" in line for line in lines if "lr" in line)
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
@@ -86,11 +76,8 @@ def test_micro_batches_have_their_own_noise(job):
     """Else accumulation would hide the same positions in all of them, and drop the same units."""
     config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
     data = load_data(config)
-    for examples in (
-        data.primary.examples,
-        data.auxiliary["lm"].examples,
-    ):  # the same text everywhere
-        examples.inputs[:] = examples.inputs[0]
+    for examples in (data.primary.examples, data.auxiliary["lm"].examples):
+        examples.inputs[:] = examples.inputs[0]  # the same text everywhere
     data.primary.examples.targets[:] = 0
     model = build_model(config.model, data, 0).train()
     streams = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1").streams
@@ -107,18 +94,9 @@ def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
 ):
     """Masked words, packed blocks, several lengths and refreshes by hooks."""
     text = (Path(job.output).parent / "job.yaml").read_text()
-    more = [
-        f"strategy.name={strategy}",
-        "strategy.engine=hooks",
-        "strategy.basis_batch=8",
-        "training.guided.steps=60",
-    ]
-    more += [
-        "training.deterministic=true",
-        "training.cuda_graph=true",
-        "training.precision=bf16",
-        "device=cuda",
-    ]
+    more = ["strategy.engine=hooks", "strategy.basis_batch=8", "training.guided.steps=60"]
+    more += ["training.deterministic=true", "training.cuda_graph=true"]
+    more += ["training.precision=bf16", "device=cuda", f"strategy.name={strategy}"]
     weights = []
     for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
         monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)
