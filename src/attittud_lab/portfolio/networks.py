@@ -6,6 +6,7 @@ each fold of each candidate, and the weights of the chosen ones.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -112,12 +113,15 @@ class Networks:
         lines = [
             words.coming(self.plan, setting.folds.count, at_once, self.learner),
             words.legend(to_dict(entry.strategy) for entry in self.entries),
-            words.idle_cores(self.plan, at_once, setting.device, LONG),
-            self.plan.decided,
         ]
-        for line in lines:
-            if line:
-                setting.progress.say(line)
+        cores = usable_cores()
+        one_core_used = self.plan.threads == at_once == 1
+        on_cpu = setting.device.type == "cpu"
+        if on_cpu and one_core_used and cores > 1 and self.plan.seconds > LONG:
+            lines.append(words.idle_cores(cores))
+        lines.append(self.plan.decided)
+        for line in filter(None, lines):
+            setting.progress.say(line)
         self.train()
 
     def planned(self) -> Plan:
@@ -293,8 +297,17 @@ class Networks:
             if result.diverged:
                 why = f"on all labels, {result.diverged}"
                 self.standings[label] = replace(self.standings[label], diverged=why, curve=None)
-                self.setting.progress.say(f"{label} is dropped: in its final training {why}")
+                self.setting.progress.say(words.dropped(label, why))
         return results
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: a container or a batch system may allow fewer
+    than the machine has.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def keeps_folds(settings: PortfolioConfig) -> bool:

@@ -39,7 +39,6 @@ from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.train import chosen_metric, default_run_dir, load_data, read_again
 
-MORE_LABELS = "More labels may help."
 MOST_TESTED = 20_000
 """So many test examples show whether a model is better than guessing; draws of more would take
 minutes.
@@ -205,19 +204,18 @@ class Portfolio:
     def what_may_help(self) -> str:
         """Say what may help a model that is no better than guessing."""
         if any(map(features.trained_as, self.simple.problems)):
-            return MORE_LABELS
+            return words.MORE_LABELS
         model = self.config.model
         if not self.networks:
             better = next(filter(features.trained_as, features.names(self.data.kind)), None)
             if better is None:
-                return MORE_LABELS
-            return f"Features of a pretrained network may help: portfolio.features=[{better}]."
-        if model.weights is not None or (model.pretrained and find_model(model.name)[0].foreign):
-            return MORE_LABELS
-        networks = [f"model={name}" for name in pretrained(self.data.kind)]
-        if not networks:
-            return MORE_LABELS
-        return f"A pretrained network may help: {' or '.join(networks)}."
+                return words.MORE_LABELS
+            return words.features_may_help(better)
+        is_pretrained = model.pretrained and find_model(model.name)[0].foreign
+        networks = pretrained(self.data.kind)
+        if model.weights is not None or is_pretrained or not networks:
+            return words.MORE_LABELS
+        return words.networks_may_help(networks)
 
     def intervals(self) -> Intervals:
         """Draws of the held-out labels, of whole groups if there are any."""

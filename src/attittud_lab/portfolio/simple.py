@@ -30,7 +30,6 @@ from attittud_lab.features.compute import compute, seconds_for
 from attittud_lab.files import make_folder, write_atomically
 from attittud_lab.learners import find_learner, learners
 from attittud_lab.models.weights import save_weights
-from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import budget, finetuned, words
 from attittud_lab.portfolio.choose import Curve
 from attittud_lab.portfolio.final import Members
@@ -51,6 +50,8 @@ ALONE = "alone"
 LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
+WORTH_SAYING = 5.0
+"""If features take more seconds than this, a line says so."""
 FINISH = 1.7
 """After the last candidate a run fits its final model and looks for wrong labels; that took this
 many times as long as the candidates of one kind of features.
@@ -144,6 +145,7 @@ class SimpleCandidates:
                 self.seconds_of_fits = time.perf_counter() - began
 
     def say(self, line: str) -> None:
+        """Show a line now, and on the page later."""
         self.lines.append(line)
         self.setting.progress.say(line)
 
@@ -175,18 +177,13 @@ class SimpleCandidates:
         seconds = seconds_for(feature_map, rows, cache, device)
         allowed = budget.allowed(self.setting.config, self.setting.device)
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
-            needed = f"{readable(seconds)} of {readable(allowed)}"
-            self.say(
-                f"{feature_map.name}: skipped, because its features would take about {needed}; to use "
-                "them, raise portfolio.budget"
-            )
+            self.say(words.features_skipped(feature_map.name, seconds, allowed))
             return False
-        if seconds > 5:
-            line = f"{feature_map.name}: its features take about {readable(seconds)}"
+        if seconds > WORTH_SAYING:
+            left = None
             if self.seconds_of_fits is not None and not self.networks:
                 left = seconds + (1 + FINISH) * self.seconds_of_fits
-                line += f", and all that is left about {readable(left)}"
-            self.say(line)
+            self.say(words.features_take(feature_map.name, seconds, left))
         return True
 
     # ----------------------------------------------------------------------------------- candidates
@@ -222,9 +219,10 @@ class SimpleCandidates:
         """Say which sources a use that was named cannot take."""
         for source in problem.sources.values():
             objection = find_use(use).objection(problem, [source])
-            line = f"{use}: skipped for {objection}"
-            if objection is not None and line not in self.lines:
-                self.say(line)
+            if objection is not None:
+                line = words.use_skipped(use, objection)
+                if line not in self.lines:
+                    self.say(line)
 
     def result(self, evaluation: Evaluation) -> Tried:
         """Return what the folds showed, for the held-out labels alone."""

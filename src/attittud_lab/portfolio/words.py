@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attittud_lab.errors import counted, percent
-from attittud_lab.output.progress import EARLY, time_range
+from attittud_lab.output.progress import EARLY, readable, time_range
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.leaderboard import answer
 from attittud_lab.portfolio.standing import Standing
-
-if TYPE_CHECKING:
-    import torch
 
 ROUGH = "it was calibrated for the default candidates, and this job has others"
 GUESSING = "The model is not shown to be better than guessing:"
@@ -58,17 +54,8 @@ def coming(plan: Plan, folds: int, at_once: int, learner: str) -> str:
     return f"{name}: {strategies} on {parts}, which is the work of {runs}: {seconds}"
 
 
-def idle_cores(plan: Plan, at_once: int, device: torch.device, long: float) -> str:
-    """Say that other cores could be used; empty if none is idle, or if it does not matter."""
-    # A container or a batch system may allow fewer cores than the machine has.
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    one_core_used = plan.threads == 1 and at_once == 1
-    worth_saying = device.type == "cpu" and cores > 1 and plan.seconds > long
-    if not (one_core_used and worth_saying):
-        return ""
+def idle_cores(cores: int) -> str:
+    """Say that all cores of this machine could be used, instead of one."""
     return (
         f"this uses one of {cores} cores; to train {cores} trials at a time, stop now and start "
         f"again with --workers {cores}: finished trials are kept"
@@ -78,6 +65,33 @@ def idle_cores(plan: Plan, at_once: int, device: torch.device, long: float) -> s
 def continuing(done: int, jobs: int) -> str:
     """Say how many trials an earlier process finished."""
     return f"continuing: {done} of {jobs} trials are done"
+
+
+def features_skipped(name: str, seconds: float, allowed: float) -> str:
+    """Say that there is no time for these features."""
+    needed = f"{readable(seconds)} of {readable(allowed)}"
+    return (
+        f"{name}: skipped, because its features would take about {needed}; to use them, raise "
+        "portfolio.budget"
+    )
+
+
+def features_take(name: str, seconds: float, left: float | None) -> str:
+    """Say how long features take; `left` is the time until the end, if it is known."""
+    sentence = f"{name}: its features take about {readable(seconds)}"
+    if left is not None:
+        sentence += f", and all that is left about {readable(left)}"
+    return sentence
+
+
+def use_skipped(use: str, objection: str) -> str:
+    """Say that a use cannot take a source."""
+    return f"{use}: skipped for {objection}"
+
+
+def dropped(label: str, why: str) -> str:
+    """Say that a candidate diverged after it was chosen."""
+    return f"{label} is dropped: in its final training {why}"
 
 
 def legend(settings: Iterable[Mapping[str, Any]]) -> str:
@@ -192,6 +206,19 @@ def guess(estimate: Mapping[str, Any], score: float, metric: str, advice: str) -
         f"{GUESSING} its out-of-fold {metric} is {percent(score)} %. {same} has "
         f"{percent(estimate['score'])} %. {advice}"
     )
+
+
+MORE_LABELS = "More labels may help."
+
+
+def features_may_help(name: str) -> str:
+    """Name features of a pretrained network, for a model that is no better than a guess."""
+    return f"Features of a pretrained network may help: portfolio.features=[{name}]."
+
+
+def networks_may_help(names: Iterable[str]) -> str:
+    """Name pretrained networks, for a model that is no better than a guess."""
+    return f"A pretrained network may help: {' or '.join(map('model={}'.format, names))}."
 
 
 # -------------------------------------------------------------------------------- translated labels
