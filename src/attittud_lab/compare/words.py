@@ -54,14 +54,14 @@ def difference_of_best(label: str, other: str, difference: Difference) -> str:
 
 def no_help(best: str, gain: Difference, worthwhile: float) -> str:
     """Say that a worthwhile gain is ruled out."""
-    about = difference_of_best(best, "primary_only", gain)
+    about = difference_of_best(best, PRIMARY_ONLY, gain)
     smallest = f"a gain of {100 * worthwhile:.2g} points is ruled out"
     return f"The auxiliary data do not help: {about}, so {smallest}. Use primary_only."
 
 
 def unclear(best: str, gain: Difference, advice: str) -> str:
     """Say that these seeds decide nothing, and what would."""
-    about = difference_of_best(best, "primary_only", gain)
+    about = difference_of_best(best, PRIMARY_ONLY, gain)
     return f"Cannot tell with {counted(gain.n, 'seed')}: {about}. {advice}"
 
 

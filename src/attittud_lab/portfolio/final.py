@@ -169,7 +169,7 @@ def write_metrics(
         return
     curve = winner.curve
     assert curve is not None
-    rows = [dict(line) for line in lines]
+    rows = list(map(dict, lines))
     for look, (score, loss) in enumerate(zip(curve.scores, curve.losses, strict=True)):
         place = networks.place(look)
         seconds = 0.0

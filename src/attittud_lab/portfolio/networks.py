@@ -219,8 +219,8 @@ class Networks:
         outputs = None
         best: dict[str, Any] = {}
         if diverged is None:
-            by_look = zip(*(trial.outputs for trial in trials), strict=True)
-            looks = [torch.cat(of_folds) for of_folds in by_look]
+            outputs_of_folds = (trial.outputs for trial in trials)
+            looks = list(map(torch.cat, zip(*outputs_of_folds, strict=True)))
             curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
             # The outputs of all looks of all candidates would need much memory.
             outputs = looks[curve.best]

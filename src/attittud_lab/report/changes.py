@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from attittud_lab.portfolio.choose import probabilities, right_answers
 from attittud_lab.portfolio.translations import LISTED, MOST_NAMES
@@ -59,13 +60,14 @@ class Pair:
         """Return the recall of each class with both candidates, from the largest gain to the
         largest loss.
         """
-        was_right = is_right(self.before, self.targets)
-        now_right = is_right(self.after, self.targets)
+        truth = true_labels(self.targets, len(classes))
+        before = predicted_labels(self.before, self.targets)
+        after = predicted_labels(self.after, self.targets)
         rows = []
         for number, label in enumerate(classes):
-            row = self._class_row(number, label, was_right, now_right)
-            if row is not None:
-                rows.append(row)
+            members = truth[:, number]
+            if members.any():
+                rows.append(class_row(label, before[members, number], after[members, number]))
         rows.sort(key=lambda row: row["interval"]["mean"], reverse=True)
         shown = rows
         left = ""
@@ -89,43 +91,13 @@ class Pair:
             "rows": shown,
         }
 
-    def _class_row(
-        self, number: int, label: str, was_right: Tensor, now_right: Tensor
-    ) -> dict[str, Any] | None:
-        """Return the row of a class; None if it has no examples."""
-        if self.targets.ndim == 1:
-            members = self.targets == number
-            was = was_right[members]
-            now = now_right[members]
-        else:
-            members = self.targets[:, number] == 1
-            was = was_right[members, number]
-            now = now_right[members, number]
-        if not members.any():
-            return None
-        before = float(was.double().mean())
-        after = float(now.double().mean())
-        gained = int((now & ~was).sum())
-        lost = int((was & ~now).sum())
-        cells = [
-            label,
-            str(int(members.sum())),
-            percent(before),
-            percent(after),
-            difference(after - before),
-            str(gained),
-            str(lost),
-        ]
-        return {"cells": cells, "interval": bar({"difference": after - before})}
-
     def by_example(self, classes: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         """Return the examples whose true class (or labels) became much more, or much less,
         probable.
         """
         answer = "the true class"
         heading = "true class"
-        several = self.targets.ndim == 2
-        if several:
+        if self.targets.ndim == 2:
             answer = "the right answer (the mean over the labels of an example)"
             heading = "true labels"
         was = true_probability(self.before, self.targets)
@@ -133,20 +105,17 @@ class Pair:
         order = torch.argsort(was - now, stable=True).tolist()
         if len(order) > 2 * EXAMPLES:
             order = order[:EXAMPLES] + order[-EXAMPLES:]
+        truth = true_labels(self.targets, len(classes))
+        after = predicted_labels(self.after, self.targets)
         rows = []
         for number in order:
-            truth = self.targets[number]
-            predicted = self.after[number].argmax()
-            if several:
-                truth = truth == 1
-                predicted = self.after[number] > 0
             cells = [
                 names[number],
-                label_words(truth, classes),
+                label_words(truth[number], classes),
                 percent(float(was[number])),
                 percent(float(now[number])),
                 difference(float(now[number] - was[number])),
-                label_words(predicted, classes),
+                label_words(after[number], classes),
             ]
             rows.append({"cells": cells, "interval": None})
         return {
@@ -158,11 +127,34 @@ class Pair:
         }
 
 
-def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return which predictions are right: n, or n x labels."""
-    if targets.ndim == 1:
-        return outputs.argmax(1) == targets
-    return (outputs > 0) == (targets == 1)
+def class_row(label: str, was_right: Tensor, now_right: Tensor) -> dict[str, Any]:
+    """Return the row of a class, from which of its examples both candidates predict correctly."""
+    before = float(was_right.double().mean())
+    after = float(now_right.double().mean())
+    cells = [
+        label,
+        str(len(was_right)),
+        percent(before),
+        percent(after),
+        difference(after - before),
+        str(int((now_right & ~was_right).sum())),
+        str(int((was_right & ~now_right).sum())),
+    ]
+    return {"cells": cells, "interval": bar({"difference": after - before})}
+
+
+def true_labels(targets: Tensor, classes: int) -> Tensor:
+    """Return which labels each example has, n x classes; one class is one label."""
+    if targets.ndim == 2:
+        return targets == 1
+    return one_hot(targets, classes).bool()
+
+
+def predicted_labels(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return which labels are predicted from outputs, both n x classes."""
+    if targets.ndim == 2:
+        return outputs > 0
+    return one_hot(outputs.argmax(1), outputs.shape[1]).bool()
 
 
 def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -174,9 +166,7 @@ def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def label_words(labels: Tensor, classes: Sequence[str]) -> str:
-    """Name a class by its number, or all labels that are true."""
-    if labels.ndim == 0:
-        return classes[int(labels)]
+    """Name the labels of an example."""
     return " + ".join(compress(classes, labels.tolist())) or "none"
 
 
@@ -187,8 +177,8 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
     targets = out_of_fold["targets"]
     outputs = out_of_fold["model"]
     if targets.ndim == 2:
-        predicted = outputs > 0
-        positive = targets == 1
+        predicted = predicted_labels(outputs, targets)
+        positive = true_labels(targets, len(classes))
         hits = (positive & predicted).sum(0)
         missed = (positive & ~predicted).sum(0)
         false_alarms = (~positive & predicted).sum(0)
