@@ -55,14 +55,15 @@ class Hooks(Loop):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        for name, module in model.named_modules():
+        modules = dict(model.named_modules())
+        for name, module in modules.items():
             if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
                 raise UnsupportedError(
                     f"module {name!r} ({type(module).__name__}) normalises by statistics of the "
                     "batch, so that examples have no gradients of their own; pass basis_losses= "
                     f"with batch_norm='frozen', put it into eval(), or {CURE}"
                 )
-        with recording(model) as record:
+        with recording(modules.values()) as record:
             self.record = record
             try:
                 yield

@@ -21,7 +21,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from attittud._torch import DisableTorchFunction, add_hook, packs_saved_tensors
-from attittud.autograd.forward import all_modules
 from attittud.engine.attention import MULTI_HEAD_ATTENTION, arguments_of, attend
 from attittud.engine.base import UnsupportedError
 from attittud.engine.rules import EXPANSION, Function, Rule, rule_for
@@ -145,10 +144,10 @@ class SharedTensors:
         self.sources.pop(id(tensor), None)
 
 
-def shared_tensors(model: nn.Module) -> SharedTensors:
-    """Return the parameters and buffers of a model."""
+def shared_tensors(modules: Iterable[nn.Module]) -> SharedTensors:
+    """Return the parameters and buffers of a model, given all its modules."""
     shared = SharedTensors()
-    for module in all_modules(model):
+    for module in modules:
         for tensor in (*module._buffers.values(), *module._parameters.values()):
             if tensor is not None:
                 shared.tensors[id(tensor)] = tensor
@@ -160,11 +159,11 @@ def shared_tensors(model: nn.Module) -> SharedTensors:
 class Recorder(TorchFunctionMode):
     """A mode for a forward pass and later uses of its graph, which may run parts of it again."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.refusals: list[Refusal] = []
-        self._shared = shared_tensors(model)
+        self._shared = shared_tensors(modules)
         self._dim = 0  # the dimension of the examples
         self._forward = True
         self._repeats = False
@@ -327,13 +326,14 @@ class Recorder(TorchFunctionMode):
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[Recorder]:
-    """Record the forward pass inside. Keep the block open until the graph has been used.
+def recording(modules: Iterable[nn.Module]) -> Iterator[Recorder]:
+    """Record the forward pass of a model with these modules. Keep the block open until the graph
+    has been used.
 
     Compiled modules run eagerly inside: otherwise their calls would be invisible, and hooks would
     not fire.
     """
-    recorder = Recorder(model)
+    recorder = Recorder(modules)
     try:
         with torch.compiler.set_stance("force_eager"), recorder:
             yield recorder
