@@ -52,9 +52,7 @@ def figures(data: dict[str, Any]) -> list[Figures]:
                 base = multitask[mode]["step"]
                 ratios = {kind: seconds / base for kind, seconds in times.items()}
             refresh_over = ratios.get("refresh", ratios["step"])
-            refresh = None
-            if has_refresh:
-                refresh = times["refresh"] - times["step"]
+            refresh = times["refresh"] - times["step"] if has_refresh else None
             every.append(
                 Figures(
                     method,
@@ -95,9 +93,7 @@ def methods_table(data: dict[str, Any]) -> str:
     """All methods of one workload. Memory is above multitask, in a plain step / in a refresh."""
     lines = []
     for f in figures(data):
-        refresh = ""
-        if f.refresh is not None:
-            refresh = f"{1e3 * f.refresh:.2f}"
+        refresh = "" if f.refresh is None else f"{1e3 * f.refresh:.2f}"
         memory = []
         for size in (f.memory_step, f.memory_refresh):
             if size is not None:

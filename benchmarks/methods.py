@@ -46,9 +46,7 @@ class Method(ABC):
     @property
     def kinds(self) -> tuple[bool, ...]:
         """The values of `refresh` that `step` takes."""
-        if self.has_refresh:
-            return (True, False)
-        return (False,)
+        return (True, False) if self.has_refresh else (False,)
 
     @abstractmethod
     def backward(self, refresh: bool) -> None:
@@ -126,9 +124,7 @@ class Guided(Method):
         def losses() -> Tensor:
             return self.work.losses("primary")
 
-        primary: Any = losses
-        if not self.watches:
-            primary = losses()
+        primary = losses if self.watches else losses()
         options: dict[str, Any] = {"refresh": refresh}
         if self.frozen:
             options["basis_losses"] = losses
@@ -186,9 +182,7 @@ class Plain(Method):
             self.others, of_primary[count:], of_auxiliary[count:], strict=True
         ):
             if x is None or y is None:  # a head belongs to one of the tasks
-                parameter.grad = x
-                if x is None:
-                    parameter.grad = y
+                parameter.grad = y if x is None else x
             else:
                 parameter.grad = x + y
 

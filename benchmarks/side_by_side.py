@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def measure(name: str, *, device: str, quick: bool, limit: float) -> dict[str, A
     rounds: list[dict[str, float]] = []
     while len(rounds) < FEWEST_ROUNDS or time.perf_counter() - start < limit:
         CORES.choose(work.device)
-        blocks: dict[str, list[float]] = {label: [] for label in methods}
+        blocks: dict[str, list[float]] = defaultdict(list)
         for label in order:
             blocks[label].append(block(methods[label], work.device))
         rounds.append({label: statistics.fmean(times) for label, times in blocks.items()})
@@ -157,9 +158,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*")
     quick = options.device == "cpu"
-    limit = options.seconds
-    if quick:
-        limit = 2.0
+    limit = 2.0 if quick else options.seconds
     models: dict[str, Any] = {}
     record = {"provenance": provenance(options.device, quick), "models": models}
     with tempfile.TemporaryDirectory() as folder:

@@ -62,9 +62,7 @@ class Case:
 
     @property
     def workers(self) -> int:
-        if self.kind in ("group", "ddp", "fsdp"):
-            return 2
-        return 1
+        return 2 if self.kind in ("group", "ddp", "fsdp") else 1
 
     @property
     def by_verbs(self) -> bool:

@@ -115,10 +115,7 @@ class Run:
             self.event()
         self.inner.zero_grad()
         with self.autocast("step16"):
-            take_step = one_verb
-            if self.case.by_verbs:
-                take_step = several_verbs
-            report = take_step(self)
+            report = several_verbs(self) if self.case.by_verbs else one_verb(self)
         self.take(report, self.gradients())
         if not self.is_broken():
             self.descend()
@@ -130,9 +127,7 @@ class Run:
 
     def descend(self) -> None:
         """Take a step of SGD, which keeps no state. Its rate undoes the scale of the losses."""
-        scale = 1.0
-        if self.case.scale > 0:
-            scale = self.case.scale
+        scale = self.case.scale if self.case.scale > 0 else 1.0
         torch.optim.SGD(self.inner.parameters(), lr=0.1 / scale).step()
 
     def gradients(self) -> list[Tensor | None]:
@@ -161,13 +156,9 @@ class Run:
         """This worker's part of some examples."""
         if self.case.workers == 1:
             return slice(start, stop)
-        first, second = 2, 1
-        if head == "primary":
-            first, second = self.case.shares
+        first, second = self.case.shares if head == "primary" else (2, 1)
         cut = start + (stop - start) * first // (first + second)
-        if dist.get_rank() == 0:
-            return slice(start, cut)
-        return slice(cut, stop)
+        return slice(start, cut) if dist.get_rank() == 0 else slice(cut, stop)
 
     def losses(self, head: str, start: int, stop: int) -> Any:
         """This worker's part of the losses of some examples.
@@ -187,9 +178,7 @@ class Run:
             losses = F.cross_entropy(logits, y[rows], reduction="none")[:count]
         if self.is_broken() and head == "primary" and rows.start == self.index:
             return torch.cat([losses[:1] * torch.nan, losses[1:]])
-        if math.isnan(self.case.scale):
-            return losses
-        return losses * self.case.scale
+        return losses if math.isnan(self.case.scale) else losses * self.case.scale
 
     def primary(self) -> Any:
         return self.losses("primary", *self.batch("primary"))
@@ -278,9 +267,7 @@ def one_verb(run: Run) -> Report:
         options["judge"] = run.judge
     if form == "asked_refresh":
         options["refresh"] = run.index in (0, 3, 4)
-    primary = run.primary
-    if "callable" not in form:
-        primary = primary()
+    primary = run.primary if "callable" in form else run.primary()
     return run.guide.backward(primary, run.auxiliary(), **options)
 
 
@@ -337,9 +324,8 @@ def replay(run: Run) -> str:
 
     def step(refresh: bool | None) -> Report:
         run.inner.zero_grad()
-        primary = run.primary
-        if run.case.engine != "hooks":  # which has to see the forward pass
-            primary = primary()
+        # "hooks" has to see the forward pass.
+        primary = run.primary if run.case.engine == "hooks" else run.primary()
         report = run.guide.backward(primary, run.auxiliary(), refresh=refresh, **judge)
         run.descend()
         return report
@@ -437,9 +423,7 @@ def machine() -> dict[str, Any]:
     """What the bits may depend on, and the revision of the code."""
     about = provenance()
     facts = {name: about[name] for name in ("torch", "processor", "revision")}
-    facts["device"] = "cpu"
-    if torch.cuda.is_available():
-        facts["device"] = torch.cuda.get_device_name()
+    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return facts
 
 

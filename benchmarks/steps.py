@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -142,7 +143,7 @@ class Bench:
         self.ready[name] = method
 
     def time_eager(self) -> None:
-        turns: dict[str, list[Turn]] = {name: [] for name in self.ready}
+        turns: dict[str, list[Turn]] = defaultdict(list)
         most, fewest = ROUNDS, FEWEST_ROUNDS
         if self.quick:
             most, fewest = 2, 2
@@ -154,9 +155,7 @@ class Bench:
             before = self.multitask()
             for name, method in self.ready.items():
                 method.step(False)
-                refresh = None
-                if method.has_refresh:
-                    refresh = self.time(method, True)
+                refresh = self.time(method, True) if method.has_refresh else None
                 plain = [self.time(method, False) for _ in range(PLAIN)]
                 after = self.multitask()
                 turns[name].append(Turn(plain, refresh, (before + after) / 2))
@@ -197,10 +196,7 @@ def warm_up(method: Method) -> None:
     captured.
     """
     for refresh in method.kinds:
-        repeats = 5
-        if refresh:
-            repeats = 2
-        for _ in range(repeats):
+        for _ in range(2 if refresh else 5):
             method.step(refresh)
 
 

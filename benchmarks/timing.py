@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 Action = Callable[[], object]
-Name = TypeVar("Name")
+Name = tuple[str, str]
+"""Method and kind of step."""
 
 
 class FastCores:
@@ -93,7 +94,7 @@ def rounds(
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
-    seconds_of: dict[Name, list[float]] = {name: [] for name in actions}
+    seconds_of: dict[Name, list[float]] = defaultdict(list)
     start = time.perf_counter()
     for done in range(repeats):
         CORES.choose(device)
@@ -108,9 +109,7 @@ def rounds(
 
 def allocated(device: torch.device) -> int:
     gc.collect()
-    if device.type != "cuda":
-        return 0
-    return torch.cuda.memory_allocated(device)
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def peak_bytes(action: Action, device: torch.device) -> int | None:

@@ -7,7 +7,6 @@ import io
 import json
 import tarfile
 import zipfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ class Archives:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tables = cache(self._tables)
 
     def file(self, package: str) -> Path:
         name, command = SOURCES[package]
@@ -68,22 +66,16 @@ class Archives:
             rows.append((number, float(rating), sentence.strip()))
         return rows
 
-    def _tables(self, package: str, name: str) -> dict[str, list[str]]:
-        """The columns of a csv file, as text."""
+    def table(self, package: str, name: str) -> dict[str, Any]:
+        """The columns of a csv file without rows that lack a value. Numbers are float64."""
         if package == "pydataset":
             data = tar_member(self.member(package, "/resources.tar.gz"), f"/csv/{name}.csv")
         else:
             data = self.member(package, f"{name}.csv")
-        rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"))))
-        return {column: [row[column] for row in rows] for column in rows[0]}
-
-    def table(self, package: str, name: str) -> dict[str, Any]:
-        """The columns of a csv file without rows that lack a value. Numbers are float64."""
-        columns = self.tables(package, name)
-        missing = {"", "NA"}
-        whole = [row for row in zip(*columns.values(), strict=True) if missing.isdisjoint(row)]
+        head, *rows = csv.reader(io.StringIO(data.decode("utf-8")))
+        whole = [row for row in rows if row and not {"", "NA"}.intersection(row)]
         result: dict[str, Any] = {}
-        for column, values in zip(columns, zip(*whole, strict=True), strict=True):
+        for column, values in zip(head, zip(*whole, strict=True), strict=True):
             try:
                 result[column] = np.array([float(value) for value in values])
             except ValueError:

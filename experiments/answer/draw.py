@@ -31,7 +31,7 @@ def balanced(labels: np.ndarray, sizes: Sequence[int], purpose: str) -> list[np.
     by_class = []
     for number in sorted(set(labels[labels >= 0].tolist())):
         by_class.append(shuffled(np.flatnonzero(labels == number), f"{purpose}/{number}"))
-    counts = [len(rows) for rows in by_class]
+    counts = list(map(len, by_class))
     parts = []
     start = 0
     for size in sizes:

@@ -15,6 +15,16 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_wine,
+    make_classification,
+    make_friedman1,
+    make_hastie_10_2,
+)
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from . import draw
@@ -108,8 +118,6 @@ def vectors(
     """A data set of scikit-learn as a list column; columns are standardised with the pool's
     rows.
     """
-    from sklearn.model_selection import train_test_split
-
     rows = np.arange(len(x))
     pool, test = train_test_split(rows, test_size=tested, stratify=stratify, random_state=0)
     if standardise:
@@ -125,8 +133,6 @@ def vectors(
 
 
 def digits(_: DataFolder) -> Source:
-    from sklearn.datasets import load_digits
-
     x, y = load_digits(return_X_y=True)
     # Some pixels never change, and all are on one scale anyway.
     return vectors("digits", x / 16, {"digit": y, "odd": y % 2}, 500, y, standardise=False)
@@ -141,23 +147,17 @@ def other_digits(data: DataFolder) -> Source:
 
 
 def wine(_: DataFolder) -> Source:
-    from sklearn.datasets import load_wine
-
     x, y = load_wine(return_X_y=True)
     return vectors("wine", x, {"cultivar": y}, 78, y)
 
 
 def cancer(_: DataFolder) -> Source:
-    from sklearn.datasets import load_breast_cancer
-
     x, y = load_breast_cancer(return_X_y=True)
     return vectors("cancer", x, {"benign": y}, 200, y)
 
 
 def diabetes(_: DataFolder) -> Source:
     """Whether the disease progressed more than in the median patient, and six blood values."""
-    from sklearn.datasets import load_diabetes
-
     x, progression = load_diabetes(return_X_y=True)
     worse = (progression > np.median(progression)).astype(np.int64)
     blood = (x[:, 4:] / x[:, 4:].std(0)).astype(np.float32)
@@ -169,8 +169,6 @@ GENERATED, GENERATED_TEST = 7000, 4000
 
 def hastie(_: DataFolder) -> Source:
     """Whether a point of ten dimensions is farther out than the median one."""
-    from sklearn.datasets import make_hastie_10_2
-
     x, y = make_hastie_10_2(GENERATED, random_state=0)
     far = (y > 0).astype(np.int64)
     return vectors("hastie", x, {"far": far}, GENERATED_TEST, far)
@@ -178,8 +176,6 @@ def hastie(_: DataFolder) -> Source:
 
 def friedman(_: DataFolder) -> Source:
     """Whether a sum of three terms and noise, from five of ten columns, is above its median."""
-    from sklearn.datasets import make_friedman1
-
     x, y = make_friedman1(GENERATED, noise=1.0, random_state=0)
     product = np.sin(np.pi * x[:, 0] * x[:, 1])
     terms = np.stack([product, (x[:, 2] - 0.5) ** 2, 2 * x[:, 3] + x[:, 4]], 1)
@@ -190,8 +186,6 @@ def friedman(_: DataFolder) -> Source:
 
 def clusters(_: DataFolder) -> Source:
     """Four classes of two clusters each, one label in twenty at random."""
-    from sklearn.datasets import make_classification
-
     x, y = make_classification(
         GENERATED,
         20,
@@ -380,8 +374,8 @@ def amazon(data: DataFolder) -> Source:
             helpful += [NO_VOTES] * len(domains)
         else:
             helpful += data.column("amazon_helpful", split, "label")
-    names = sorted(set(shops))
-    labels = {"domain": [names.index(shop) for shop in shops], "helpful": helpful}
+    _, domains = np.unique(shops, return_inverse=True)
+    labels = {"domain": domains.tolist(), "helpful": helpful}
     return texts(data, every, labels, 1500)
 
 

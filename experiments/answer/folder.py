@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 
 from .archives import FOLDER, Archives
 
@@ -23,9 +26,6 @@ class DataFolder:
         self.column = cache(self._column)
 
     def _table(self, dataset: str, split: str) -> Any:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         folder = self.root / dataset
         files = [*folder.glob(f"{split}-*.parquet"), *folder.glob(f"data/{split}-*.parquet")]
         if not files:
@@ -41,8 +41,6 @@ class DataFolder:
 
     def image(self, dataset: str, split: str, row: int, size: int, mode: str) -> np.ndarray:
         """Pixels of one image, averaged down to `size`."""
-        from PIL import Image
-
         table = self.table(dataset, split)
         column = "img" if "img" in table.column_names else "image"
         data = table[column][row].as_py()["bytes"]

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from .draw import balanced, grouped, joined, randomised, shifted, shuffled
 from .folder import DataFolder, row_names
@@ -233,17 +235,14 @@ def handwriting_sources(data: DataFolder) -> Examples:
     """MNIST's digits; scikit-learn's are enlarged to 20 pixels, the size of MNIST's without
     frames.
     """
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    names = tuple(str(number) for number in range(10))
+    names = tuple("0123456789")
     ids: list[str] = []
     images = []
     for number in range(10):
         pixels = data.archives.digits(number)
         ids += row_names("mnist", names[number], range(len(pixels)))
         images.append(pixels)
-    labels = np.repeat(np.arange(10), [len(pixels) for pixels in images])
+    labels = np.repeat(np.arange(10), list(map(len, images)))
     whole = Part(ids, framed(np.concatenate(images)), labels, names)
     drawn = balanced(labels, [800, 120, 1000], "handwriting_sources/parts")
     test, pool, wrong = whole.take_each(drawn[:-1])
@@ -343,7 +342,7 @@ def places_by_length(data: DataFolder) -> Examples:
     whole = joined(parts)
     drawn = balanced(whole.labels, [800, 120, 2000], "places_by_length")[:-1]
     test, pool, others = whole.take_each(drawn)
-    lengths = np.array([len(text) for text in others.inputs])
+    lengths = np.array(list(map(len, others.inputs)))
     return Examples(pool, test, {"length": others.labelled(quantile(lengths, 4), names)})
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 from scipy import sparse
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -139,9 +140,7 @@ def learners(
         return model
 
     for strength in STRENGTHS:
-        c = strength
-        if dense:
-            c = strength / 100
+        c = strength / 100 if dense else strength
         logistic = LogisticRegression(C=c, max_iter=1000)
         yield f"logistic regression, C {c:g}", partial(scaled, logistic)
         if kind == "image" and method != "frozen":
@@ -204,8 +203,6 @@ def columns(tables: list[Any]) -> np.ndarray:
 
 
 def pictures(table: Any, mode: str, size: int) -> np.ndarray:
-    from PIL import Image
-
     images = []
     for value in table["image"].to_pylist():
         with Image.open(io.BytesIO(value["bytes"])) as image:

@@ -211,9 +211,7 @@ class Task:
 
     def product(self, method: str, weight: float | None = None) -> dict[str, Any]:
         """One run of the product in this process."""
-        train = run_portfolio
-        if method in SINGLE_RUNS:
-            train = run_single
+        train = run_single if method in SINGLE_RUNS else run_portfolio
         settings = self.settings(method, weight)
         run_dir = self.place.out / "runs" / f"{self.pair.name}-{self.seed}-{method}"
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -246,9 +244,7 @@ class Task:
     def portfolio(self, method: str) -> dict[str, Any]:
         """What a row changes in the portfolio's settings; protocol.md has them in words."""
         with_networks = [*SIMPLE[self.pair.kind], "network"]
-        head = {}
-        if self.same_classes:
-            head = {"head": "shared"}
+        head = {"head": "shared"} if self.same_classes else {}
         plain = [{"name": name} | head for name in ("multitask", "pretrain")]
         guided = [{"name": name} | head for name in GUIDED]
         rows: dict[str, dict[str, Any]] = {

@@ -112,9 +112,8 @@ def add(results: Results, facts: dict[str, Any]) -> None:
     results.revisions.add(str(facts["provenance"]["revision"])[:8])
     if facts["accuracy"] is None:
         results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
-        worst = 0.0  # a failure counts against the product
-        if method in (BEFORE, *REFERENCES):
-            worst = 1.0
+        # A failure counts against the product.
+        worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
         facts |= {"accuracy": worst, "fold_accuracy": worst}
     if "same_as" in facts:
         results.repeated.add(method)
@@ -300,9 +299,7 @@ def goals(results: Results, declared: dict[str, Pair], product: str) -> list[lis
 
 def goal(title: str, figure: str, bound: str, seeds: str, met: bool) -> list[str]:
     """A line of the table of goals."""
-    if met:
-        return [title, figure, bound, seeds, "met"]
-    return [title, figure, bound, seeds, "**missed**"]
+    return [title, figure, bound, seeds, "met" if met else "**missed**"]
 
 
 def missed(title: str, bound: str) -> list[str]:
@@ -341,10 +338,7 @@ def means_by_pair(results: Results, declared: dict[str, Pair]) -> str:
         line = [pair]
         for method in methods:
             values = [*results.scores[pair].get(method, {}).values()]
-            cell = ""
-            if values:
-                cell = f"{np.mean(values):.1f} ({len(values)})"
-            line.append(cell)
+            line.append(f"{np.mean(values):.1f} ({len(values)})" if values else "")
         lines.append(line)
     return table(("pair", *methods), lines)
 
@@ -356,9 +350,7 @@ def ablations(results: Results, declared: dict[str, Pair]) -> str:
         comparison = compare(results, first, second, declared)
         if not comparison.differences:
             continue
-        row = first
-        if first in results.repeated:
-            row = f"{first} (the same runs)"
+        row = f"{first} (the same runs)" if first in results.repeated else first
         ours = comparison.summary()
         ends = f"{ours.low:+.2f} to {ours.high:+.2f}"
         lost = ", ".join(comparison.lost()) or "none"

@@ -6,6 +6,9 @@ import re
 from zlib import crc32
 
 import numpy as np
+import torch
+from sklearn.datasets import make_friedman2, make_friedman3
+from torch.nn import functional as F
 
 from .draw import balanced, generator, randomised, shifted, shuffled
 from .folder import DataFolder, row_names
@@ -22,9 +25,6 @@ def embedded(part: Part) -> Part:
 
     They are 48 fixed random filters of 5 x 5 pixels, ReLU, and means over the four quarters.
     """
-    import torch
-    from torch.nn import functional as F
-
     assert isinstance(part.inputs, np.ndarray)
     numbers = generator("filters").standard_normal((FILTERS, 3, 5, 5), dtype=np.float32)
     filters = torch.from_numpy(numbers)
@@ -109,8 +109,6 @@ def rules_random(_: DataFolder) -> Examples:
 @builder
 def friedman_other(_: DataFolder) -> Examples:
     """Both functions use the same four columns; four more columns are noise."""
-    from sklearn.datasets import make_friedman2, make_friedman3
-
     parts = []
     functions = (("friedman3", make_friedman3, 3000), ("friedman2", make_friedman2, 1500))
     for name, function, count in functions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def corpora_rotated(data: DataFolder) -> Examples:
     """No text gives fragments to two parts."""
     corpora = tuple(CORPORA)
     sizes = {"test": 150, "pool": 90, "auxiliary": 400}
-    parts: dict[str, list[Part]] = {name: [] for name in sizes}
+    parts: dict[str, list[Part]] = defaultdict(list)
     for number, corpus in enumerate(corpora):
         names, texts = documents(data, corpus)
         random = generator(f"corpora_rotated/{corpus}")
@@ -195,7 +195,7 @@ def reviews_weak(data: DataFolder) -> Examples:
     test = reviews(data, "test", (5000, 6700), 800, "reviews_weak/test")
     pool = reviews(data, "train", (12_000, 12_600), 300, "reviews_weak/train")
     _, texts = data.texts("imdb", "train", np.arange(12_600, 16_000))
-    scores = np.array([score(text) for text in texts])
+    scores = np.array(list(map(score, texts)))
     decided = np.flatnonzero(scores)[:2400]
     labels = (scores[decided] > 0).astype(np.int64)
     rows = 12_600 + decided
@@ -220,11 +220,11 @@ def shops_sources(data: DataFolder) -> Examples:
 
     def product_reviews(split: str, rows: np.ndarray) -> Part:
         domains = data.column("amazon_helpful", split, "domain")
-        labels = np.array([shops.index(domains[row]) for row in rows])
+        labels = np.searchsorted(shops, domains)[rows]
         return with_texts(data, "amazon_helpful", split, rows, labels, shops)
 
     domains = data.column("amazon_helpful", "train", "domain")
-    labels = np.array([shops.index(name) for name in domains])
+    labels = np.searchsorted(shops, domains)
     test_rows, pool_rows, _ = balanced(labels, [600, 400], "shops_sources/train")
     guessed = product_reviews("unsupervised", np.arange(1500))
     guessed = randomised(guessed, 0.3, "shops_sources/labels")

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
+from PIL import Image
 
 from .folder import DataFolder
 from .pair import Examples, Pair, Part
@@ -101,9 +104,6 @@ def write_part(part: Part, path: Path) -> None:
 
     The names of the classes are in its metadata, so that a class without examples is there too.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns: dict[str, Any] = {}
     if isinstance(part.inputs, list):
         columns["text"] = part.inputs
@@ -121,12 +121,8 @@ def write_part(part: Part, path: Path) -> None:
 
 def encoded(pixels: np.ndarray) -> bytes:
     """A lossless image file."""
-    from PIL import Image
-
     file = io.BytesIO()
-    file_format = "PNG"
-    if pixels.ndim == 3:
-        file_format = "WEBP"
+    file_format = "WEBP" if pixels.ndim == 3 else "PNG"
     Image.fromarray(pixels).save(file, file_format, lossless=True, quality=100)
     return file.getvalue()
 

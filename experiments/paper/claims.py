@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import stdev
+
+import numpy as np
+from scipy.stats import pearsonr
 
 from attittud_lab.statistics import ALPHA, ROUNDING, Difference, holm
 
@@ -60,9 +62,7 @@ def outcome(difference: Difference, *, flat: bool = False) -> str:
         return "not significant, as the paper has it"
     if not is_significant:
         return "not significant"
-    if difference.mean > 0:
-        return "holds"
-    return OPPOSITE
+    return "holds" if difference.mean > 0 else OPPOSITE
 
 
 def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
@@ -72,26 +72,20 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
     variances are equal, sum and difference are uncorrelated. Returns how many seeds both rows have,
     the outcome and our figures in words.
     """
-    from scipy.stats import pearsonr
-
     begin, *_, end = rows
     first = rows[begin].test
     last = rows[end].test
     seeds = [seed for seed in first if seed in last]
-    a = [first[seed] for seed in seeds]
-    b = [last[seed] for seed in seeds]
-    sums = [first[seed] + last[seed] for seed in seeds]
-    differences = [first[seed] - last[seed] for seed in seeds]
+    a = np.array([first[seed] for seed in seeds])
+    b = np.array([last[seed] for seed in seeds])
     p = 1.0  # of values that are all the same, or differ by the same
-    if min(stdev(sums), stdev(differences)) > ROUNDING:
-        p = float(pearsonr(sums, differences)[1])
+    if min(np.std(a + b), np.std(a - b)) > ROUNDING:
+        p = float(pearsonr(a + b, a - b)[1])
     outcome = "not significant"
     if p < ALPHA:
-        outcome = OPPOSITE
-        if stdev(b) < stdev(a):
-            outcome = "holds"
+        outcome = "holds" if np.std(b) < np.std(a) else OPPOSITE
     figures = (
-        f"std {100 * stdev(a):.1f} at {begin}, {100 * stdev(b):.1f} at {end}; "
+        f"std {100 * np.std(a, ddof=1):.1f} at {begin}, {100 * np.std(b, ddof=1):.1f} at {end}; "
         f"Pitman-Morgan test over {len(seeds)} common seeds, p = {p:.3f}"
     )
     return len(seeds), outcome, figures
@@ -130,19 +124,14 @@ def leads(judgements: Iterable[Judgement], ours: Collection[str]) -> tuple[list[
 
 def so_many(count: int) -> str:
     """A number of rows as the subject of a sentence, with its verb."""
-    verb = "are"
-    if count < 2:
-        verb = "is"
-    return f"{count or 'none'} {verb}"
+    return f"{count or 'none'} {'is' if count < 2 else 'are'}"
 
 
 def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
     lines = []
     for judgement in judged(claims, rows):
         claim = judgement.claim
-        paper = ""
-        if claim.points is not None:
-            paper = f"{claim.points:+.1f}"
+        paper = "" if claim.points is None else f"{claim.points:+.1f}"
         cells = difference_cells(judgement.difference)
         lines.append([claim.text, paper, *cells, judgement.outcome])
     return table(["claim", "paper", "ours, points", "95 %", "n", "p", "outcome"], lines)

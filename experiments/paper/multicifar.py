@@ -31,7 +31,7 @@ MORE = {
     "orthogonal-primary_weight=0.1": "ATTITTUD (1, 0, 0), primary_weight 0.1",
     "drop_harmful-primary_weight=0.1": "ATTITTUD (1, 1, 0), primary_weight 0.1",
 }
-NAMES = {label: name for label, (name, _) in printed.MULTICIFAR.items()} | MORE
+NAMES = printed.names(printed.MULTICIFAR) | MORE
 SHORT = NAMES | {
     FLIP: "ATTITTUD (1, 1, −1)",
     "orthogonal-primary_weight=0.1": "ATTITTUD (1, 0, 0)",

@@ -95,7 +95,7 @@ def _beside_multitask(path: Path) -> None:
     from .table2 import NAMES, everything
 
     rows = everything().rows
-    names = {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
+    names = printed.names(printed.TABLE2) | NAMES
     labels = [*reversed(names)]  # from the lowest line of the picture to the highest
     figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(labels))
     for height, label in enumerate(labels):
@@ -106,7 +106,7 @@ def _beside_multitask(path: Path) -> None:
         right.errorbar(100 * difference.mean, height, xerr=_half(difference), **SOLID)
         place = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 7}
         right.annotate(f"{difference.n} seeds", (1.02, height), **place)
-    left.set_yticks(range(len(labels)), [names[label] for label in labels])
+    left.set_yticks(range(len(labels)), list(map(names.get, labels)))
     left.set(xlabel="test accuracy, 95 % interval", title="Cat-vs-Dog")
     right.set(
         xlabel="points, 95 % interval",
@@ -154,7 +154,7 @@ def _by_superclass(path: Path) -> None:
         right.plot(points, [at - 0.1] * len(points), "o", **FAINT | {"color": color})
         look = SOLID | {"fmt": marker, "color": color}
         right.errorbar(100 * difference.mean, at, xerr=_half(difference), **look)
-    right.set_yticks(range(len(compared)), [SHORT[label] for label in compared])
+    right.set_yticks(range(len(compared)), list(map(SHORT.get, compared)))
     right.set(
         xlabel="points by superclass, mean with 95 % interval",
         title="less multitask",

@@ -4,6 +4,14 @@ the mean over 5 seeds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+
+def names(table: Mapping[str, tuple[str, *tuple[object, ...]]]) -> dict[str, str]:
+    """What the paper calls the rows of a table, by our labels."""
+    return {label: name for label, (name, *_) in table.items()}
+
+
 # Table 1 by task, under the names that table1.py gives to our rows. Its encoder is RoBERTa, its
 # labels are all.
 TABLE1 = {

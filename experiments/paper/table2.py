@@ -126,9 +126,8 @@ def summed_up(results: Part) -> str:
 
 def by_subset(results: Part) -> str:
     """Rows that have more than one subset. Each mean has its count of seeds."""
-    names = {label: name for label, (name, *_) in printed.TABLE2.items()}
     lines = []
-    for label, name in (names | MORE).items():
+    for label, name in (printed.names(printed.TABLE2) | MORE).items():
         row = results.rows[label]
         values: dict[int, list[float]] = {}
         for seed, value in row.test.items():

@@ -82,9 +82,8 @@ PAPERS_ROWS = {
 
 
 def by_finding(results: Part) -> str:
-    names = {label: name for label, (name, _, _) in printed.TABLE3.items()}
     lines = []
-    for label, name in (names | MORE).items():
+    for label, name in (printed.names(printed.TABLE3) | MORE).items():
         for theirs in PAPERS_ROWS.get(label, ()):
             cells = [f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs]]
             lines.append([f"paper: {theirs}", *cells])

@@ -74,9 +74,7 @@ def table4() -> str:
         if mean is not None:
             theirs = f"{mean} ± {half}"
             agrees = against_paper(ours, mean, half)
-        eta = "(1, 1, 0)"
-        if best[basis].label.startswith("flip"):
-            eta = "(1, 1, −1)"
+        eta = "(1, 1, −1)" if best[basis].label.startswith("flip") else "(1, 1, 0)"
         lines.append([f"`{basis}`", name, theirs, *summary_cells(ours), agrees, eta])
     head = ["basis", "in the paper", "paper", "ours", "std", "95 %", "n", "intervals", "Eta"]
     claims = claim_table(TABLE4_CLAIMS, best)

@@ -32,9 +32,7 @@ def summary_cells(summary: Summary) -> list[str]:
 def difference_cells(difference: Difference) -> list[str]:
     """Mean in points, its 95 % interval, n and the p-value."""
     ends = f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
-    p = f"{difference.p:.3f}"
-    if difference.p < 0.001:
-        p = "< 0.001"
+    p = "< 0.001" if difference.p < 0.001 else f"{difference.p:.3f}"
     return [f"{100 * difference.mean:+.1f}", ends, str(difference.n), p]
 
 
@@ -90,9 +88,7 @@ def searched(results: Part) -> str:
             figure = "diverged"
             if row.has(results.tuning):
                 figure = f"{100 * row.validation(results.tuning)[0]:.1f}"
-            mark = ""
-            if row.changes == results.rows[label].changes:
-                mark = "chosen"
+            mark = "chosen" if row.changes == results.rows[label].changes else ""
             lines.append([label, row.settings, figure, mark])
     return table(["strategy", "settings", "validation", ""], lines)
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from attittud_lab.cli import run_and_exit
 from attittud_lab.commands import Command
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from attittud_lab.errors import InputError
+from attittud_lab.output.interrupts import interruptible
+from attittud_lab.output.progress import display, parse_duration
+from experiments.reproduce.experiments import EXPERIMENTS
+from experiments.reproduce.run import reproduce as run
+from experiments.reproduce.run import side_by_side
 
 HERE = Path(__file__).parents[1]
 
@@ -108,13 +113,6 @@ def reproduce(
     were changed by KEY=VALUE. So keep results with another model, other data or other training
     apart: use `--results FOLDER`.
     """
-    from rich.console import Console
-
-    from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.output.progress import display, parse_duration
-    from experiments.reproduce.run import reproduce as run
-    from experiments.reproduce.run import side_by_side
-
     console = Console()
     if name is None:
         console.print(listing())
@@ -127,9 +125,7 @@ def reproduce(
         usual_results = work / "results"
         work = work / "quick"
     results = results or usual_results
-    seconds = None
-    if budget is not None:
-        seconds = parse_duration(budget)
+    seconds = None if budget is None else parse_duration(budget)
     settings: dict[str, Any] = {
         "results": results,
         "work": work,
@@ -160,10 +156,6 @@ def reproduce(
 
 def listing() -> Table:
     """A line for each experiment."""
-    from rich.table import Table
-
-    from experiments.reproduce.experiments import EXPERIMENTS
-
     table = Table(box=None, show_header=False)
     for name, experiment in EXPERIMENTS.items():
         needs = f"--data: {experiment.data}"
@@ -175,9 +167,6 @@ def listing() -> Table:
 
 def check(names: list[str], *, has_data: bool) -> None:
     """Refuse unknown experiments, and a run without data."""
-    from attittud_lab.errors import InputError
-    from experiments.reproduce.experiments import EXPERIMENTS
-
     for name in names:
         if name not in EXPERIMENTS:
             raise InputError(

@@ -33,7 +33,7 @@ class Plan:
     parts: Mapping[str, Config]
     searched: Sequence[str]
     """Parts whose validation examples choose the settings."""
-    wanted: Sequence[str]
+    measured: Sequence[str]
     """Parts that are run with all seeds."""
     steps: Callable[[Config], Budget]
     """Returns the updates of a part, which may have to look at its data."""
@@ -62,24 +62,24 @@ class Plan:
         yield from self._search(share)
         chosen = [(candidate, self.chosen(candidate, find)) for candidate in self.candidates]
         for seed in self.seeds:
-            for part in _turned(self.wanted, share):
+            for part in _turned(self.measured, share):
                 for candidate, variant in chosen:
                     if variant is not None:
                         yield self.job(part, candidate, variant, seed)
 
     def missing(self, find: Find) -> set[str]:
-        """Return the wanted parts of which runs are missing; all of them while the search is not
+        """Return the measured parts of which runs are missing; all of them while the search is not
         over.
         """
         if any(find(job) is None for job in self._search(0.0)):
-            return set(self.wanted)
+            return set(self.measured)
         return {job.part for job in self.jobs(find) if find(job) is None}
 
     @property
     def count(self) -> int:
         """Return the number of runs, including the search."""
         further = sum(len(some) - 1 for some in self.variants.values())
-        seeds = len(self.seeds) * len(self.wanted)
+        seeds = len(self.seeds) * len(self.measured)
         return further * len(self.tuning_seeds) * len(self.searched) + len(self.candidates) * seeds
 
     def _search(self, share: float) -> Iterator[Job]:

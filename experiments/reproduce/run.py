@@ -110,15 +110,15 @@ def reproduce(
             start = read_part(experiment.start(folder), settings)
             for part, config in configurations.items():
                 configurations[part] = runner.started(archive, start, config)
-        wanted = list(only or configurations)
+        selected = list(only or configurations)
         if quick and experiment.quick_parts and not only:
-            wanted = list(experiment.quick_parts)
+            selected = list(experiment.quick_parts)
         for group, searched in _searches(experiment, list(configurations), folder, quick=quick):
             plan = Plan(
                 archive,
                 {part: configurations[part] for part in group},
                 searched,
-                [part for part in wanted if part in group],
+                [part for part in selected if part in group],
                 runner.steps,
                 seeds,
             )
@@ -130,7 +130,7 @@ def reproduce(
                 f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(plans)}"
             )
     ordered = dict.fromkeys(plans[part] for part in only or plans)
-    return runner.run([plan for plan in ordered if plan.wanted])
+    return runner.run([plan for plan in ordered if plan.measured])
 
 
 def _searches(
@@ -171,9 +171,7 @@ def inputs(
         )
     if experiment.encoder is not None:
         if model is None or not model.is_dir():
-            problem = f"{model}: there is no such folder"
-            if model is None:
-                problem = "is not given"
+            problem = "is not given" if model is None else f"{model}: there is no such folder"
             raise InputError(
                 f"--model {problem}; {name} needs one with a text encoder (config.json, model.safetensors and its tokenizer), or "
                 "--quick"

@@ -96,7 +96,7 @@ class Runner:
             else:
                 self._train(job, self.work / job.experiment / job.part / "runs" / job.run)
             missing = self._missing(plans)
-        every = list(chain(*(plan.wanted for plan in plans)))
+        every = list(chain(*(plan.measured for plan in plans)))
         finished = [part for part in every if part not in missing]
         unfinished = [part for part in every if part in missing]
         files = dict.fromkeys(self.results.path(plan.experiment) for plan in plans)
@@ -129,9 +129,8 @@ class Runner:
         result: Any
         try:
             shown = self.progress.begin(f"{job.part}: {job.run}")
-            data = None
-            if not (folder / "result.json").exists():
-                data = self._prepared(job.config)
+            is_over = (folder / "result.json").exists()
+            data = None if is_over else self._prepared(job.config)
             began = time.perf_counter()
             try:
                 result = train(job.config, run_dir=folder, data=data, progress=shown)

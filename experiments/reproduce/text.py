@@ -35,10 +35,8 @@ _LENGTH = 16
 
 
 def part_name(task: str, labels: str, *, swapped: bool) -> str:
-    name = f"table1-text-{task}-{labels}"
-    if swapped:
-        return f"{name}-swapped"
-    return name
+    ending = "-swapped" if swapped else ""
+    return f"table1-text-{task}-{labels}{ending}"
 
 
 def text_parts(folder: Path) -> Mapping[str, tuple[str, list[str]]]:

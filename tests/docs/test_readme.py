@@ -62,10 +62,8 @@ def test_both_sides_of_the_diff_train(page):
         exec(program, names)
         start = [p.detach().clone() for p in names["model"].parameters()]
         exec("\n".join(line[2:] for line in lines if line[0] != dropped), names)
-        assert not any(
-            torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True)
-        )
-        assert isinstance(names["model"], nn.Module)
+        for before, after in zip(start, names["model"].parameters(), strict=True):
+            assert not torch.equal(before, after)
 
 
 TRANSLATED = (ROOT / "docs" / "translated-labels.md").read_text(encoding="utf-8")
@@ -91,47 +89,39 @@ def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
     new = "\n".join(line[2:] for line in diff.splitlines() if line[0] != "-")
     names: dict[str, Any] = {}
     exec(program, names)
-    model, lr = names["model"], 1e-30  # so that the weights stay as they are
-    names["optimizer"] = torch.optim.SGD(model.parameters(), lr=lr)
-    names["micro_batches"] = list(
-        zip(names["primary_loader"], names["auxiliary_loader"], strict=True)
-    )[:4]
-    names["n"], names["guide"] = 4, Guide(model, eta=Eta(1, 1, 0), rank=5)
+    model = names["model"]
+    names["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-30)  # the weights stay
+    batches = zip(names["primary_loader"], names["auxiliary_loader"], strict=True)
+    names["micro_batches"] = [*batches][:4]
+    names["n"] = 4
+    names["guide"] = Guide(model, eta=Eta(1, 1, 0), rank=5)
     exec(new, names)
-    found = [p.grad.clone() for p in model.parameters()]
-    (xp, yp), (xa, ya) = (
-        [torch.cat(x) for x in zip(*side, strict=True)]
-        for side in zip(*names["micro_batches"], strict=True)
-    )
+    gradients = [p.grad.clone() for p in model.parameters()]
+    primary, auxiliary = zip(*names["micro_batches"], strict=True)
+    xp, yp = map(torch.cat, zip(*primary, strict=True))
+    xa, ya = map(torch.cat, zip(*auxiliary, strict=True))
     model.zero_grad()
     losses = nn.functional.cross_entropy(model(xp), yp, reduction="none")
-    Guide(model, eta=Eta(1, 1, 0), rank=5).backward(
-        losses, nn.functional.cross_entropy(model(xa), ya)
-    )
-    for mine, p in zip(found, model.parameters(), strict=True):
-        torch.testing.assert_close(mine, p.grad)
-
-
-def exists(module, name):
-    """Whether `from module import name` works."""
-    return (
-        hasattr(module, name) or importlib.util.find_spec(f"{module.__name__}.{name}") is not None
-    )
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=5)
+    guide.backward(losses, nn.functional.cross_entropy(model(xa), ya))
+    for gradient, p in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, p.grad)
 
 
 def test_names_that_pages_import_exist():
+    """In diffs and in blocks that are not run, too."""
     missing = []
     for page in PAGES.values():
-        text = page.read_text(encoding="utf-8")
-        for module, names in re.findall(
-            r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE
-        ):
-            imported = importlib.import_module(module)
-            missing += [
-                f"{page.name}: {module}.{name}"
-                for name in names.split(", ")
-                if not exists(imported, name)
-            ]
+        imports = re.findall(
+            r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$",
+            page.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+        for module, names in imports:
+            for name in names.split(", "):
+                is_there = hasattr(importlib.import_module(module), name)
+                if not is_there and importlib.util.find_spec(f"{module}.{name}") is None:
+                    missing.append(f"{page.name}: {module}.{name}")
     assert missing == []
 
 

@@ -10,11 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-CONSTRAINTS = dict(
-    re.findall(
-        r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
-)
+PINNED = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+CONSTRAINTS = dict(re.findall(r"^([\w-]+)==(\S+)$", PINNED, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +19,8 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     folder = tmp_path_factory.mktemp("carry") / "carry"
-    done = subprocess.run(
-        ["make", "carry", f"PYTHON={sys.executable}", f"CARRY={folder}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["make", "carry", f"PYTHON={sys.executable}", f"CARRY={folder}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode and "No matching distribution" in done.stderr:
         pytest.skip(f"the package index cannot be reached: {' '.join(done.stderr.split())[-200:]}")
     assert done.returncode == 0, done.stderr
@@ -36,29 +28,24 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folder_has_the_pinned_versions_for_the_other_python(carried):
-    names = re.search(
-        r"^CARRIED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    found = dict(
-        re.findall(r"(\S+?)-(\d\S*)\.dist-info", " ".join(path.name for path in carried.iterdir()))
-    )
-    shown = {name.replace("_", "-"): version for name, version in found.items()}
-    assert shown == {name: CONSTRAINTS[name] for name in names[1].split()}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    names = re.search(r"^CARRIED := (.*)$", makefile, re.MULTILINE)[1].split()
+    versions = {}
+    for folder in carried.glob("*.dist-info"):
+        name, version = folder.stem.split("-")
+        versions[name.replace("_", "-")] = version
+    assert versions == {name: CONSTRAINTS[name] for name in names}
     (binary,) = carried.glob("pydantic_core/*.so")
     assert "cpython-312-x86_64-linux-gnu" in binary.name
 
 
 def test_pydantic_needs_nothing_that_is_not_carried(carried):
     """Neither installed packages nor the user's own are in sight of this interpreter."""
-    places = [
-        *Path.home().glob(".pyenv/versions/3.12*/bin/python"),
-        *map(Path, ["/usr/bin/python3.12"]),
-    ]
-    interpreter = next((path for path in places if path.exists()), None)
+    places = [*Path.home().glob(".pyenv/versions/3.12*/bin/python"), Path("/usr/bin/python3.12")]
+    interpreter = next(filter(Path.exists, places), None)
     if interpreter is None:
         pytest.skip("there is no Python 3.12 here")
     script = f"import sys; sys.path.insert(0, {str(carried)!r}); import filelock, pydantic; print(pydantic.VERSION)"
-    done = subprocess.run(
-        [interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=False
-    )
+    command = [interpreter, "-I", "-S", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, CONSTRAINTS["pydantic"]), done.stderr

@@ -37,14 +37,9 @@ assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder that is not the checkout, with nothing of it on the path."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PYTEST"))
-    }
-    result = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    env = {name: x for name, x in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    options = {"env": env, "capture_output": True, "text": True, "timeout": 300}
+    result = subprocess.run(command, cwd=cwd, check=False, **options)
     assert not check or result.returncode == 0, f"{command} failed:\n{result.stdout}{result.stderr}"
     return result
 
@@ -58,23 +53,18 @@ def needs(requirements: Iterable[str], extra: str = "") -> Iterator[Requirement]
 
 def closure(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
     """The installed distributions that pip would install for `requirements`, by name."""
-    found: dict[str, Distribution] = {}
-    waiting = [
-        (requirement.name, extra)
-        for requirement in requirements
-        for extra in ("", *requirement.extras)
-    ]
+    installed: dict[str, Distribution] = {}
     seen = set()
+    waiting = [*requirements]
     while waiting:
-        name, extra = waiting.pop()
-        if (name, extra) in seen:
-            continue
-        seen.add((name, extra))
-        found[canonicalize_name(name)] = installed = distribution(name)
-        waiting += [
-            (r.name, e) for r in needs(installed.requires or [], extra) for e in ("", *r.extras)
-        ]
-    return found
+        requirement = waiting.pop()
+        name = requirement.name
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                installed[canonicalize_name(name)] = distribution(name)
+                waiting += needs(distribution(name).requires or [], extra)
+    return installed
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -145,11 +135,9 @@ def test_the_wheel_has_the_right_metadata(wheel, torch_only):
     headings = re.findall(r"^#.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert re.findall(r"^#.*$", str(metadata.get_payload()), re.MULTILINE) == headings
     (path,) = torch_only.parent.rglob("attittud-*.dist-info")
-    scripts = {
-        entry.name: entry.value
-        for entry in Distribution.at(path).entry_points.select(group="console_scripts")
-    }
-    assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
+    scripts = Distribution.at(path).entry_points.select(group="console_scripts")
+    assert {entry.name for entry in scripts} == {"attittud", "attitud"}
+    assert {entry.value for entry in scripts} == {"attittud_lab.cli:main"}
 
 
 def test_the_version_is_the_same_everywhere(wheel):
@@ -185,30 +173,24 @@ def test_on_an_index_nothing_asks_for_a_checkout(wheel):
 
 
 def test_core_needs_torch_alone(wheel, torch_only, tmp_path):
-    files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # The kernels need Triton, which torch's CUDA builds bring along; the core does without it
     # elsewhere.
-    others = {"__main__.py", "integrations"}
-    triton = {Path("attittud/kernels/cuda.py")}
-    core = [
-        f
-        for f in files
-        if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton
-    ]
-    assert Path("attittud/guide.py") in core
-    imports = [
-        f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core
-    ]
+    others = ("attittud/__main__", "attittud/integrations/", "attittud/kernels/cuda")
+    imports = []
+    for name in zipfile.ZipFile(wheel).namelist():
+        if name.startswith("attittud/") and name.endswith(".py") and not name.startswith(others):
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            imports.append(f"import {module}")
+    assert "import attittud.guide" in imports
     # Were the extras there, the environment would prove nothing.
     absent = "from importlib.util import find_spec\nassert not find_spec('numpy') and not find_spec('typer')"
     run(torch_only / "python", *STRICT, "-c", "\n".join([absent, *imports]), cwd=tmp_path)
 
 
 def test_a_step_runs_from_the_wheel(torch_only, tmp_path):
-    where = "import attittud\nfrom pathlib import Path\nprint(Path(attittud.__file__).parent)"
-    package = Path(
-        run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip()
-    )
+    where = "import attittud\nprint(attittud.__file__)"
+    done = run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path)
+    package = Path(done.stdout.strip()).parent
     assert package.is_relative_to(torch_only.parent)
     assert (package / "py.typed").is_file()
 
@@ -216,10 +198,8 @@ def test_a_step_runs_from_the_wheel(torch_only, tmp_path):
 def test_importing_the_core_leaves_installed_extras_alone(with_cli, tmp_path):
     code = "import sys, torch\nbefore = set(sys.modules)\nimport attittud\nprint(*set(sys.modules) - before)"
     loaded = run(with_cli / "python", "-c", code, cwd=tmp_path).stdout.split()
-    assert {name.split(".")[0] for name in loaded} - sys.stdlib_module_names <= {
-        "attittud",
-        "torch",
-    }
+    packages = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert packages <= {"attittud", "torch"}
 
 
 def test_the_commands_train_and_predict(with_cli, tmp_path):
