@@ -8,31 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from experiments.reproduce.results import Line, read_lines
 
-from . import multicifar, printed, table1, table3
+from . import figure2, multicifar, printed, table1, table2, table3, table4
 from .claims import Claim, judged, spread_falls
-from .figure2 import (
-    RANK_CLAIMS,
-    SAMPLES_CLAIMS,
-    SPREAD,
-    rank,
-    rank_rows,
-    samples,
-    samples_panel,
-    samples_rows,
-)
 from .plots import DOCS, PLOTS, draw
 from .rows import HERE, RESULTS, Row, minutes
-from .table2 import (
-    CHOSEN_CLAIMS,
-    MORE_CLAIMS,
-    NAMES,
-    TABLE2_CLAIMS,
-    everything,
-    summed_up,
-    table2,
-    with_chosen,
-)
-from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
 from .tables import against_paper, table
 
 PAGE = DOCS / "reproduction.md"
@@ -87,11 +66,11 @@ def page() -> str:
         ABOUT,
         in_short(),
         READING,
-        table2(),
-        table4(),
-        samples(),
-        rank(),
-        captured(),
+        table2.section(),
+        table4.section(),
+        figure2.samples(),
+        figure2.rank(),
+        table4.captured(),
         multicifar.section(),
         table1.section(),
         table3.section(),
@@ -106,21 +85,21 @@ def in_short() -> str:
     """Every claim with its outcome, and our means with the paper's; one line for a study on other
     data with one outcome.
     """
-    results = everything()
+    results = table2.everything()
     column = multicifar.column()
-    rows = with_chosen(results)
+    rows = table2.with_chosen(results)
     on_multicifar = "Table 2, MultiCifar100"
     lines = [
-        *verdicts("Table 2", TABLE2_CLAIMS, rows),
-        *verdicts("Table 2", CHOSEN_CLAIMS, rows),
-        *verdicts("Table 2, beyond the paper", MORE_CLAIMS, rows),
-        *verdicts("Table 4", TABLE4_CLAIMS, best_rows()),
-        *verdicts("Figure 2", SAMPLES_CLAIMS, samples_rows()),
+        *verdicts("Table 2", table2.TABLE2_CLAIMS, rows),
+        *verdicts("Table 2", table2.CHOSEN_CLAIMS, rows),
+        *verdicts("Table 2, beyond the paper", table2.MORE_CLAIMS, rows),
+        *verdicts("Table 4", table4.TABLE4_CLAIMS, table4.best_rows()),
+        *verdicts("Figure 2", figure2.SAMPLES_CLAIMS, figure2.samples_rows()),
     ]
-    seeds, outcome, _ = spread_falls(samples_panel().rows)
-    lines.append(["Figure 2", SPREAD, str(seeds), outcome])
-    lines += verdicts("Figure 2", RANK_CLAIMS, rank_rows())
-    lines += verdicts("Figure 3", FIGURE3_CLAIMS, shares())
+    seeds, outcome, _ = spread_falls(figure2.samples_panel().rows)
+    lines.append(["Figure 2", figure2.SPREAD, str(seeds), outcome])
+    lines += verdicts("Figure 2", figure2.RANK_CLAIMS, figure2.rank_rows())
+    lines += verdicts("Figure 3", table4.FIGURE3_CLAIMS, table4.shares())
     lines += verdicts(on_multicifar, multicifar.CLAIMS, column.rows)
     outcome, _ = multicifar.best_outcome(column)
     lines.append([on_multicifar, multicifar.BEST, str(multicifar.SUPERCLASSES), outcome])
@@ -138,11 +117,11 @@ def in_short() -> str:
     for label, (name, mean, half) in printed.TABLE2.items():
         ours = results.rows[label].summary
         agrees = against_paper(ours, mean, half)
-        means.append([NAMES.get(label, name), f"{100 * ours.mean:.1f}", str(mean), agrees])
+        means.append([table2.NAMES.get(label, name), f"{100 * ours.mean:.1f}", str(mean), agrees])
     sections = [
         "## In short",
         table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
-        "\n".join([summed_up(results), *multicifar.summed_up(column)]),
+        "\n".join([table2.summed_up(results), *multicifar.summed_up(column)]),
         f"We tested {count.total()} claims, the paper's and further ones. Their outcomes are: {counted}.",
         table(["", "claim", "n", "outcome"], lines),
     ]

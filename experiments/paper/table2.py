@@ -69,7 +69,7 @@ def everything() -> Part:
     return part("table2-cat-vs-dog", "table2-cat-vs-dog", also=FURTHER)
 
 
-def table2() -> str:
+def section() -> str:
     results = everything()
     rows = with_chosen(results)
     best = " and ".join(NAMES[label] for label in best_two(results))

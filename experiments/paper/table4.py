@@ -64,7 +64,7 @@ def best_rows() -> dict[str, Row]:
     return {basis: results.best(labels(basis)) for basis in printed.TABLE4}
 
 
-def table4() -> str:
+def section() -> str:
     best = best_rows()
     lines = []
     for basis, (name, mean, half) in printed.TABLE4.items():

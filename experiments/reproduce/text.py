@@ -16,20 +16,8 @@ LABELS = ("500", "full")
 _GOOD = ("good", "great", "lovely", "fine")
 _BAD = ("bad", "poor", "awful", "dull")
 _PLAIN = (
-    "a",
-    "the",
-    "film",
-    "story",
-    "really",
-    "again",
-    "what",
-    "plot",
-    "and",
-    "was",
-    "it",
-    "very",
-    ",",
-    ".",
+    *("a", "the", "film", "story", "really", "again", "what", "plot", "and", "was", "it", "very"),
+    *(",", "."),
 )
 _LENGTH = 16
 
