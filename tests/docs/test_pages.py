@@ -208,7 +208,7 @@ def test_docs_that_other_files_name_exist():
     missing = []
     for path in files:
         text = path.read_text(encoding="utf-8")
-        for name in re.findall(r"\bdocs/[\w/-]+\.(?:md|svg|json|txt|png|py)\b", text):
+        for name in re.findall(r"\bdocs/[\w/-]+\.(?:md|svg|json|txt|py)\b", text):
             if not (ROOT / name).exists():
                 missing.append(f"{path.relative_to(ROOT)}: {name}")
     assert missing == []
