@@ -138,6 +138,8 @@ def test_columns_must_agree_between_sources(tmp_path):
     with pytest.raises(InputError, match=r"its, mine"):
         read(primary, other)
     assert read(primary, other, exclude=["mine", "its"]).primary.examples.inputs.shape[1] == 2
+    with pytest.raises(InputError, match="no column of features"):
+        read(primary, columns=[])
 
 
 def test_other_rows_change_no_bit_of_training(tmp_path):

@@ -7,15 +7,7 @@ from hypothesis import strategies as st
 
 from attittud_lab.config.load import loads
 from attittud_lab.data.parts import read_parts
-from attittud_lab.data.splits import (
-    amount,
-    are_in,
-    digests_of,
-    pack,
-    strata,
-    stratified,
-    unpack,
-)
+from attittud_lab.data.splits import amount, are_in, digests_of, pack, strata, stratified, unpack
 from attittud_lab.errors import InputError
 from tests.helpers.data_sets import Row, numbered, read_primary, write
 
