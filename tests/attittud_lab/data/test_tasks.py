@@ -1,4 +1,4 @@
-"""The order of examples, losses per example, and an objective from outside."""
+"""The order of examples, losses per example, and output layers that tasks share."""
 
 from dataclasses import replace
 
