@@ -190,7 +190,7 @@ def write_predictions(
     held_out: HeldOut,
     rows: Tensor,
     model: Tensor,
-    names: list[str] | None = None,
+    names: list[str] | None,
 ) -> None:
     """Write out_of_fold.safetensors: the scores of each candidate's best look and of the model, for
     held-out labels.

@@ -109,18 +109,11 @@ def legend(settings: Iterable[Mapping[str, Any]]) -> str:
     return f"in the names of candidates, {', and '.join(parts)}"
 
 
-def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:
-    """Say the chance that auxiliary data help; `when` says what it was estimated from."""
-    if estimate is None:
-        return ""
-    remarks = []
-    if when:
-        remarks.append(when)
-    if not estimate["calibrated"]:
-        remarks.append(f"rough: {ROUGH}")
+def chance(estimate: Mapping[str, Any]) -> str:
+    """Say the chance that auxiliary data help."""
     sentence = f"chance that the auxiliary data help: {estimate['value']:.0%}"
-    if remarks:
-        sentence += f" ({'; '.join(remarks)})"
+    if not estimate["calibrated"]:
+        sentence += f" (rough: {ROUGH})"
     return sentence
 
 

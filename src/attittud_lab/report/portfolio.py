@@ -354,7 +354,7 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
         if plan["decided"]:
             yield f"{plan['decided']}."
     if board["not_validated"]:
-        yield f"{capitalised(words.rare(', '.join(board['not_validated'])))}."
+        yield f"{capitalised(words.rare(', '.join(map(str, board['not_validated']))))}."
     for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"
