@@ -14,7 +14,7 @@ def test_init_writes_a_configuration_that_train_reads(capsys):
     assert "share_head: true" in text  # it has the primary classes
     assert "train: 0.2" in text  # both are the same digits
     quick = [f"portfolio.{name}" for name in ("features=[histogram]", "learners=[linear]")]
-    quick += ["portfolio.uses=[pooled]", "portfolio.folds=2"]
+    quick += ["portfolio.uses=[alone]", "portfolio.folds=2", "data.auxiliary.digits.examples=60"]
     assert call("train", "mine.yaml", *quick) == 0
     assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
     assert "--force" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from tests.helpers.portfolios import board
 from tests.helpers.predictions import of_digits
 
 SIMPLE = ["strategy=portfolio", "portfolio.features=[histogram]", "portfolio.learners=[linear]"]
+ALONE = [*SIMPLE, "portfolio.uses=[alone]"]
 NETWORKS = ["strategy=portfolio", "portfolio.looks=4", "portfolio.learners=[network]"]
 NETWORKS += ["portfolio.candidates=[multitask]", "training.guided.steps=8"]
 BOTH = [*SIMPLE[:2], *NETWORKS, "portfolio.learners=[linear, network]", "portfolio.final=ensemble"]
@@ -73,14 +74,14 @@ def test_labels_that_look_wrong_lead_to_their_translation(capsys, monkeypatch):
 def test_a_model_that_guesses_names_what_would_be_tried(capsys, monkeypatch):
     """It named a model, which a portfolio of simple learners does not train."""
     monkeypatch.setattr("attittud_lab.portfolio.words.guess", lambda *said: said[-1])
-    assert call("train", "job.yaml", *SIMPLE, "--quiet") == 0
+    assert call("train", "job.yaml", *ALONE, "--quiet") == 0
     out, _ = capsys.readouterr()
     assert "portfolio.features=[efficientnet]" in out
     assert " model=" not in out
 
 
 def test_a_portfolio_trains_without_a_test_set(capsys):
-    assert call("train", "job.yaml", *SIMPLE, "data.primary.test=0", "--quiet") == 0
+    assert call("train", "job.yaml", *ALONE, "data.primary.test=0", "--quiet") == 0
     out, _ = capsys.readouterr()
     assert "\ntest " not in out
     assert "attittud compare" not in out  # it measures by a test set
