@@ -57,6 +57,8 @@ ABLATIONS = (
     ("ensemble", DEFAULT),
     ("single", DEFAULT),
 )
+ALONE = "uses_alone"
+"""The product without auxiliary data, which says whether they helped."""
 SINGLE_RUNS = ("channel", "gold_loss_correction", "multitask", "own_head", "auto")
 
 Scores = dict[int, float]
@@ -214,7 +216,7 @@ def helped(results: Results, product: str) -> tuple[list[float], list[bool]]:
     chances = []
     outcomes = []
     for (pair, seed), chance in results.chances.get(product, {}).items():
-        alone = results.scores[pair].get("uses_alone", {}).get(seed)
+        alone = results.scores[pair].get(ALONE, {}).get(seed)
         score = results.scores[pair][product][seed]
         if alone is not None and alone != score:
             chances.append(chance)
@@ -344,9 +346,11 @@ def means_by_pair(results: Results, declared: dict[str, Pair]) -> str:
 
 
 def ablations(results: Results, declared: dict[str, Pair]) -> str:
+    """What each row of `ABLATIONS`, the product without auxiliary data, and each single run add."""
+    without = [(ALONE, product) for product in PRODUCTS]
     singles = [(name, "primary_only") for name in SINGLE_RUNS]
     lines = []
-    for first, second in (*ABLATIONS, *singles):
+    for first, second in (*without, *ABLATIONS, *singles):
         comparison = compare(results, first, second, declared)
         if not comparison.differences:
             continue
