@@ -31,11 +31,8 @@ def replacing(path: Path, advice: str = OTHER_FOLDER) -> Iterator[Path]:
     """Yield the name of a file that becomes `path` when the block ends, in one instant, as other
     processes see it and after a crash. If the block raises an error, `path` stays as it was.
     """
+    check_writable(path, advice)
     part = _part(path)
-    try:
-        part.touch()
-    except (OSError, ValueError) as error:
-        raise cannot_write(path, error, advice) from None
     try:
         yield part
         with part.open("rb+") as file:
