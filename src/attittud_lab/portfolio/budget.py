@@ -107,6 +107,10 @@ def plan(
 ) -> Plan:
     """Fit candidates into a budget in seconds: fewer steps first, then fewer candidates, then fewer
     steps again. primary_only is never left out.
+
+    With c candidates and a share s of the steps, the forecast is R(c) · mean over the candidates of
+    (t_evaluations + s · t_steps), with R of `expected_runs` and the times of `timed`. It is linear
+    in s, so the share that fits into the budget follows from its values at s = 0 and s = 1.
     """
     lengths = phase_lengths(config)
     looks = len(look_steps(config))

@@ -116,6 +116,10 @@ def assign(
 
     Without groups, folds differ by at most one example, in each class and in total. With several
     labels at once, this holds for the examples that share their rarest label.
+
+    With groups, the next group g goes to the fold f that stays nearest to equal parts: to the one
+    with the lowest Σ_c ((n_fc + n_gc)² - n_fc²) / n_c, plus the same for the sizes, with the counts
+    n_fc and n_gc of class c in the fold and in the group.
     """
     generator = np.random.default_rng(seed)
     fold_of = np.full(len(labels), NEVER, dtype=np.int64)
@@ -137,7 +141,6 @@ def assign(
     for group in order[np.argsort(-sizes[order].sum(1), kind="stable")]:  # large groups first
         if sizes[group].any():
             after = filled + sizes[group]
-            # How far the classes, and the sizes, would be from equal parts.
             of_classes = ((after**2 - filled**2) / total).sum(1)
             of_sizes = (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
             chosen[group] = int((of_classes + of_sizes).argmin())

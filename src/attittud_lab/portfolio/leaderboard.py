@@ -1,5 +1,24 @@
 """leaderboard.json: the score of each candidate with its interval, and what the auxiliary data were
 worth.
+
+`run.py` writes it, and the terminal and the page read it. Scores and differences are shares; `low`
+and `high` are the ends of their 95 % intervals.
+
+    candidates                  rows from the best to the worst, as `rows` makes them
+    worth                       the best candidate with auxiliary data minus the best without; None
+                                if one of the two is missing
+    chance                      that auxiliary data help, as `chance` estimates it
+    guess                       the model beside the best constant guess
+    final                       single or ensemble, the winner, how often each candidate was picked,
+                                and the out-of-fold score of the model
+    decision, without_us,       sentences
+    warning
+    labels, validated, folds    how many labels there are, how many were held out, in how many folds
+    not_validated               classes that are too rare to be held out
+    tested                      whether there is a test set
+    simple, networks            features and lines; looks and plan of each learner
+    model                       its members, its bytes, and the seconds of a prediction
+    translations, suspicious    what the labels of each source mean, and which look wrong
 """
 
 from __future__ import annotations
@@ -36,9 +55,13 @@ def chance(
     """Estimate the chance that auxiliary data help; None if nothing can be compared.
 
     The evidence is how far the best candidate without auxiliary data is behind, in standard
-    errors: its score behind the best score with auxiliary data, and its log-loss behind the lowest
-    one, which is compared example by example. `usual`: the candidates are those that the formula
-    was calibrated on.
+    errors: its score a behind the best score b with auxiliary data, and its log-loss behind the
+    lowest one, which is compared example by example, as in a paired t-test over n examples.
+
+        evidence = (b - a) / √(a (1 - a) / n) + t,    t = mean(d) / (std(d) / √n)
+        value = 1 / (1 + exp(-(INTERCEPT + SLOPE · evidence)))
+
+    `usual`: the candidates are those that the formula was calibrated on.
     """
     alone = best_alone(standings)
     others = with_auxiliary(standings)

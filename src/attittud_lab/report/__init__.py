@@ -139,7 +139,9 @@ def _extent(interval: Mapping[str, Any]) -> list[float]:
 
 
 def _bar(interval: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """The line is the interval and the dot the mean; without interval each seed has a dot."""
+    """The line is the interval and the dot the mean; without interval each seed has a dot. A value
+    v is drawn at 50 + scale · v per cent of the width.
+    """
     edges = [50 + scale * value for value in _extent(interval)]
     dots = edges
     line = []

@@ -50,9 +50,10 @@ def leaderboard(
     """Return one line for each candidate, with a dot and an interval, and the ticks of the axis
     below.
 
-    The axis also covers the rows of `like`, so that several pictures have the same axis. With a
-    `sign`, scores are differences to a baseline at zero; a row may have a dot for each of its
-    `values` instead of an interval.
+    An item has its `low` and `high` end and its `dots` in per cent of the width, and its `top` and
+    its `line` in pixels from the top. The axis also covers the rows of `like`, so that several
+    pictures have the same axis. With a `sign`, scores are differences to a baseline at zero; a row
+    may have a dot for each of its `values` instead of an interval.
     """
     ends: list[float | None] = []
     for row in like or rows:

@@ -1,5 +1,10 @@
 """Collect what only the page of a portfolio shows: leaderboard.json and the out-of-fold
 predictions.
+
+`tables` has the leaderboard, `details` all figures of the model, and `sections` the tables by
+source, by class and by example. `portfolio` has the first screen (`facts`, `chance`), the pictures
+of the scores (`rows`, `phases`, `steps`), what labels mean (`translations`), which look wrong
+(`suspects`), and the confusions of the model.
 """
 
 from __future__ import annotations
