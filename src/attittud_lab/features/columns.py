@@ -31,6 +31,7 @@ class ColumnFeatures(FeatureMap):
     def transform(
         self, inputs: npt.ArrayLike, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
+        """Return the columns, n x width; refuses another number of them."""
         rows = np.asarray(inputs, dtype=np.float32)
         if self.width is None:
             raise ValueError("the map has not been fitted; call fit() first")

@@ -182,6 +182,7 @@ class EncoderFeatures(FrozenFeatures):
     # ------------------------------------------------------------------------------------- identity
 
     def settings(self) -> Plain:
+        """The folder and, for texts, what else changes the last bits of the rows."""
         plain: Plain = {"folder": self.folder.name}
         if self.reads == "text":
             plain |= {"tokens": TOKENS, "precision": precision(self.device)}

@@ -44,6 +44,7 @@ class FrozenFeatures(FeatureMap):
 
     @cached_property
     def network(self) -> Any:
+        """The network, which is loaded when it is first needed."""
         return self.load()
 
     @abstractmethod

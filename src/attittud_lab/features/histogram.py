@@ -110,5 +110,6 @@ def colours(pixels: Tensor) -> Tensor:
 
 
 def _width() -> int:
+    """Return the numbers of an image: blocks of gradients, then colours of quarters."""
     blocks = (SIZE // CELL - 1) ** 2
     return blocks * 4 * DIRECTIONS + QUARTERS**2 * LEVELS**3

@@ -71,6 +71,7 @@ class TfidfFeatures(FeatureMap):
     def transform(
         self, inputs: Sequence[str], progress: Progress | None = None
     ) -> sparse.csr_matrix:
+        """Return n x terms: the block of words, then the block of characters."""
         if not self._blocks:
             raise ValueError("the map has not been fitted; call fit() first")
         chunks = []
@@ -125,6 +126,7 @@ def _sample(inputs: Sequence[str]) -> list[str]:
 
 
 def _rows(vectorizer: TfidfVectorizer, texts: list[str]) -> sparse.csr_matrix:
+    """Return n x terms of one block; scikit-learn refuses n = 0."""
     if not texts:
         return sparse.csr_matrix((0, len(vectorizer.idf_)), dtype=np.float32)
     return vectorizer.transform(texts)

@@ -63,6 +63,7 @@ class TimmFeatures(FrozenFeatures):
 
     @cached_property
     def sha256(self) -> str:
+        """A checksum of the weights, as timm does not say in which file they are."""
         digest = hashlib.sha256()
         for name, tensor in self.network.state_dict().items():
             digest.update(name.encode())

@@ -196,6 +196,7 @@ class LogisticRegressions:
         strength = penalty / self.total
 
         def objective(flat: Numbers) -> tuple[float, Numbers]:
+            """Return the objective per unit of weight, and its gradient."""
             parameters = flat.reshape(start.shape)
             loss, slopes = self._loss(self.columns.times(parameters[:-1]) + parameters[-1])
             gradient = np.empty_like(parameters)

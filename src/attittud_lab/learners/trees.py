@@ -205,6 +205,16 @@ class BoostingModel(TreesModel):
         return logits
 
 
+@dataclass(frozen=True)
+class Stages:
+    """The trees of a model of scikit-learn."""
+
+    logits: list[int]
+    """The classes or labels that the trees of a round add to, in their order."""
+    trees: list[list[Any]]
+    """The trees of each round."""
+
+
 class Boosting(SimpleLearner):
     """Gradient boosting of small trees, each on half of the rows. Several labels have a model
     each.
@@ -224,34 +234,20 @@ class Boosting(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
-        features = dense(rows.features)
-        targets = rows.targets
-        weights = rows.weights
         most = int(max(map(itemgetter("rounds"), settings)))
-        count = targets.shape[1]
-        parts: list[tuple[list[int], list[list[Any]]]] = []
-        """The logits that trees add to, and the trees of each round."""
         if rows.several:
-            starts = np.empty(count)
-            for label in range(count):
-                used = np.flatnonzero(~np.isnan(targets[:, label]) & (weights > 0))
-                yes = targets[used, label]
-                both = np.stack([1 - yes, yes], axis=1)
-                no_and_yes, _, stages = self._classes(
-                    features[used], both, weights[used], most, seed
-                )
-                starts[label] = no_and_yes[1] - no_and_yes[0]
-                parts.append(([label], stages))
+            starts, parts = self._labels(rows, most, seed)
         else:
-            starts, logits, stages = self._classes(features, targets, weights, most, seed)
-            parts.append((logits, stages))
+            features = dense(rows.features)
+            starts, stages = self._classes(features, rows.targets, rows.weights, most, seed)
+            parts = [stages]
         for setting in settings:
             trees = []
             logit_of_tree = []
-            for logits, stages in parts:
-                for stage in stages[: int(setting["rounds"])]:
+            for stages in parts:
+                for stage in stages.trees[: int(setting["rounds"])]:
                     trees += stage
-                    logit_of_tree += logits
+                    logit_of_tree += stages.logits
             yield BoostingModel(
                 values=np.concatenate([[], *(tree.value.ravel() for tree in trees)]),
                 logit=np.array(logit_of_tree, dtype=np.int64),
@@ -261,6 +257,23 @@ class Boosting(SimpleLearner):
                 **joined(trees),
             )
 
+    def _labels(self, rows: TrainingRows, rounds: int, seed: int) -> tuple[Numbers, list[Stages]]:
+        """Return the start and the trees of each label; a model of a label reads the rows that
+        have it.
+        """
+        features = dense(rows.features)
+        starts = np.empty(rows.targets.shape[1])
+        parts = []
+        for label, targets in enumerate(rows.targets.T):
+            used = np.flatnonzero(~np.isnan(targets) & (rows.weights > 0))
+            both = np.stack([1 - targets[used], targets[used]], axis=1)
+            no_and_yes, stages = self._classes(
+                features[used], both, rows.weights[used], rounds, seed
+            )
+            starts[label] = no_and_yes[1] - no_and_yes[0]
+            parts.append(Stages([label], stages.trees))
+        return starts, parts
+
     def _classes(
         self,
         rows: npt.NDArray[np.float32],
@@ -268,16 +281,14 @@ class Boosting(SimpleLearner):
         weights: Numbers,
         rounds: int,
         seed: int,
-    ) -> tuple[Numbers, list[int], list[list[Any]]]:
-        """Return the start of each class, the classes that trees add to, and the trees of each
-        round.
-        """
+    ) -> tuple[Numbers, Stages]:
+        """Return the start of each class, and the trees of one model."""
         numbers, labels, shares = hardened(targets, weights)
         starts = np.full(targets.shape[1], ABSENT)
         present = np.unique(labels)
         if len(present) < 2:
             starts[present] = 0
-            return starts, [], []
+            return starts, Stages([], [])
         model = GradientBoostingClassifier(
             n_estimators=rounds,
             learning_rate=self.rate,
@@ -291,4 +302,4 @@ class Boosting(SimpleLearner):
         if len(present) == 2:
             starts[present] = [0.0, prior[1] - prior[0]]
             present = present[1:]
-        return starts, present.tolist(), list(map(trees_of, model.estimators_))
+        return starts, Stages(present.tolist(), list(map(trees_of, model.estimators_)))

@@ -64,6 +64,7 @@ class HFWords:
                 break
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Return the token numbers of each text; `special`: with those that frame a text."""
         # Some folders pad and cut every text to a fixed length; here the data decide the length.
         settings = {
             "add_special_tokens": special,

@@ -36,6 +36,7 @@ class TableMLP(nn.Module):
         self.last = nn.Sequential(nn.LayerNorm(width), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return n x width; each block adds to what came before."""
         x = self.first(x)
         for block in self.blocks:
             x = x + block(x)

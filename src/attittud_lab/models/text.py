@@ -54,6 +54,7 @@ class TextBody(nn.Module, ABC):
         """
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return n x features: the mean over the tokens of a row, 0 for an empty one."""
         present = (inputs != self.pad).unsqueeze(-1)
         return (self.tokens(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
 

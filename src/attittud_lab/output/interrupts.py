@@ -30,6 +30,7 @@ class Ending:
     code = INTERRUPTED
 
     def terminate(self, number: int, _frame: FrameType | None) -> None:
+        """Handle SIGTERM: end as after Ctrl-C, with its own word and code."""
         self.word = _WORDS[signal.SIGTERM]
         self.code = 128 + number
         raise KeyboardInterrupt

@@ -284,6 +284,7 @@ def _rich_bars() -> RichProgress:
 
 
 def _named(values: Mapping[str, float]) -> str:
+    """Return figures in words, such as "accuracy 0.9000, loss 0.3000"."""
     return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 

@@ -70,6 +70,7 @@ class _Processes(OtherProcesses):
         self._names = (folder / f"{number}.data" for number in count())
 
     def start(self, job: Job) -> Connection:
+        """Give a job to an idle process, or to a new one."""
         if not self.idle:
             self.idle.append(_Worker())
         worker = self.idle.pop()
@@ -79,6 +80,7 @@ class _Processes(OtherProcesses):
         return worker.connection
 
     def messages(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Message]]:
+        """Wait until a process has answered or has died."""
         for connection in wait([*jobs]):
             assert isinstance(connection, Connection)
             message: Message

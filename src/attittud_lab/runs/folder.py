@@ -110,6 +110,7 @@ class RunFolder:
         return any(path.exists() for path in paths)
 
     def _clear(self) -> None:
+        """Remove all files of an earlier run, and no others."""
         with _writing(self.path):
             for pattern in _FILES:
                 for file in self.path.glob(pattern):
@@ -123,6 +124,7 @@ class RunFolder:
             shutil.rmtree(self.trials_path)
 
     def _check_same_config(self) -> None:
+        """Refuse a folder whose run has other settings, and results that belong to no run."""
         cure = f"choose another folder with output=FOLDER, or {_OVER}"
         if not self.about_path.exists():
             if self._holds_results():
@@ -338,6 +340,7 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return what `_flatten` got, with lists in place of tuples."""
     if isinstance(value, dict):
         if _TENSOR in value:
             return tensors[value[_TENSOR]]
@@ -348,6 +351,7 @@ def _unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of a text and of the names, types, shapes and bytes of tensors."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

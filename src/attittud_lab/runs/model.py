@@ -169,6 +169,7 @@ def _data_sums(folder: Path) -> dict[str, str]:
 
 
 def _sum_of(entries: Any) -> str:
+    """Return the SHA-256 of entries as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
@@ -242,6 +243,7 @@ def described(folder: Path) -> ModelFile:
 
 
 def _check_finished(folder: Path) -> None:
+    """Refuse a folder without a result, and name the folder that was probably meant."""
     if (folder / "result.json").is_file():
         return
     if (folder / "run.json").is_file():

@@ -74,6 +74,7 @@ class RunResult:
 
     @property
     def seconds(self) -> float:
+        """The time of training, without evaluations and reading."""
         return float(sum(phase["seconds"] for phase in self.phases))
 
     @property
@@ -117,6 +118,7 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
 
 @cache  # the code that a process has imported does not change
 def _revision() -> str | None:
+    """Return the commit of the checkout, with `-dirty` if files differ; None outside of one."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     folder = Path(__file__).parent
     try:

@@ -151,6 +151,7 @@ class Phase:
 
     @property
     def done(self) -> bool:
+        """Whether no further step follows."""
         return self.state.step >= self.steps or self.state.stopped is not None
 
     def run(

@@ -85,6 +85,7 @@ class Batches:
         return self._held[stream]
 
     def _order(self, stream: str, step: int) -> Tensor:
+        """Return the rows of a stream in any step."""
         return self._orders[stream].batch(step, self._sizes[stream])
 
     def width(self, stream: str) -> int | None:
@@ -191,6 +192,7 @@ class Streams:
             self.values[name] = self.values.get(name, 0.0) + loss / self.accumulate
 
     def basis(self) -> Tensor:
+        """Per-example primary losses of the batch that only the basis reads."""
         return self._losses("basis")
 
     def judge(self) -> Tensor:
@@ -205,6 +207,7 @@ class Streams:
         )
 
     def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
+        """Per-example losses of a stream, with the random numbers of this step and micro-batch."""
         rows = self.rows.rows(stream)
         source_of_seed: list[int | str] = [self.seed, self.name, stream, self.rows.step]
         if self._part is not None:

@@ -296,6 +296,7 @@ class _Job:
         self.phases = Phases(self.model, phases)
 
     def run(self) -> RunResult:
+        """Train what is left, test the chosen model once, and write its files."""
         self.folder.begin(self.data.record, self.device, torch.get_num_threads())
         if self.channels is not None:
             save_checkpoint(self.folder.channels_path, self.channels.state())
@@ -372,6 +373,7 @@ class _Job:
             log.log(named, step)
 
     def checkpoint(self) -> None:
+        """Save the state, unless the strategy could not continue from it in the middle of a phase."""
         phase = self.phases.current
         if phase.strategy.resumable or phase.done:
             self.folder.save(self.phases.state_dict())

@@ -45,6 +45,7 @@ class SourceModels:
         self._models: dict[str, Fitted] = {}
 
     def model(self, name: str) -> Fitted:
+        """Return the model of a source."""
         if name not in self._models:
             self._models[name] = fit_source(self._sources[name].labelled, self._seed)
         return self._models[name]
@@ -90,6 +91,7 @@ class FurtherColumns:
     factor: float
 
     def columns(self, features: Matrix) -> npt.NDArray[np.float32]:
+        """Return rows x classes of the source."""
         return np.asarray(centred_scores(self.model, features) * self.factor, dtype=np.float32)
 
 

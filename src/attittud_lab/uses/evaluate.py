@@ -213,6 +213,7 @@ def cooled(scores: Numbers, temperature: float, *, several: bool) -> Numbers:
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with a prefix before their names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 

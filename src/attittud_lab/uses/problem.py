@@ -33,6 +33,7 @@ class SourceData:
 
     @property
     def several(self) -> bool:
+        """Whether an example may have several labels at once."""
         return self.labels.ndim == 2
 
     @property

@@ -66,5 +66,6 @@ def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -
 
 
 def _labels(task: Task) -> LabelNumbers:
+    """Return the labels of all examples of a task, in main memory."""
     assert task.examples.targets is not None
     return task.examples.targets.cpu().numpy()

@@ -36,16 +36,14 @@ def test_its_solution_is_the_one_of_kernel_logistic_regression():
     labels = generator.integers(0, 3, 40)
     setting = {"penalty": 0.5, "width": 0.6}
     fitted = Kernel().fit(rows_with(features, labels), setting, 0)
-    oracle_kernel = rbf_kernel(
-        features.astype(np.float64), gamma=1 / (2 * (0.6 * median_distance(features)) ** 2)
-    )
+    gamma = 1 / (2 * (0.6 * median_distance(features)) ** 2)
+    oracle_kernel = rbf_kernel(features.astype(np.float64), gamma=gamma)
     np.testing.assert_allclose(gaussian(features, features, fitted.width), oracle_kernel, atol=1e-6)
     columns = np.linalg.cholesky(oracle_kernel + 1e-10 * np.eye(40))
     length = np.sqrt(np.square(columns - columns.mean(axis=0)).sum(axis=1).mean())
     oracle = LogisticRegression(C=2.0, tol=1e-10, max_iter=10_000).fit(columns / length, labels)
-    np.testing.assert_allclose(
-        np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01
-    )
+    expected = oracle.predict_proba(columns / length)
+    np.testing.assert_allclose(np.exp(fitted.scores(features)), expected, atol=0.01)
 
 
 def test_the_median_distance_is_between_different_rows():

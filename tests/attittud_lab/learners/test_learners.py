@@ -49,9 +49,8 @@ def test_it_learns_and_survives_json_and_safetensors(name, several):
     else:
         assert (scores.argmax(axis=1) == targets.argmax(axis=1)).mean() > 0.65
         np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1)
-    restored = restore_fitted(
-        json.loads(json.dumps(plain_fitted(fitted))), load(save(fitted.tensors()))
-    )
+    plain = json.loads(json.dumps(plain_fitted(fitted)))
+    restored = restore_fitted(plain, load(save(fitted.tensors())))
     np.testing.assert_array_equal(restored.scores(features), scores)
 
 
@@ -77,6 +76,5 @@ def test_rows_of_weight_zero_do_not_matter_to_the_predicted_shares(name):
 def test_sparse_features_are_accepted(name):
     features, _ = example(False, 50, seed=1)
     fitted = fit(name, features=sparse.csr_matrix(example(False)[0]))
-    np.testing.assert_allclose(
-        fitted.scores(sparse.csr_matrix(features)), fit(name).scores(features), atol=1e-3
-    )
+    scores = fitted.scores(sparse.csr_matrix(features))
+    np.testing.assert_allclose(scores, fit(name).scores(features), atol=1e-3)

@@ -30,9 +30,8 @@ def probabilities(features, weights, intercept):
 
 
 def solve(features, targets, weights, penalties, several=False):
-    return list(
-        LogisticRegressions(TrainingRows(features, targets, several, weights)).solve(penalties)
-    )
+    rows = TrainingRows(features, targets, several, weights)
+    return list(LogisticRegressions(rows).solve(penalties))
 
 
 @pytest.mark.parametrize(("rows", "width"), [(60, 12), (40, 300)], ids=["direct", "rotated"])
@@ -58,9 +57,8 @@ def test_a_soft_target_is_a_row_for_each_class():
     copies = np.concatenate([features] * 3)
     hard = np.repeat(np.eye(3), 30, axis=0)
     (copied,) = solve(copies, hard, targets.T.ravel(), [0.3])
-    np.testing.assert_allclose(
-        probabilities(features, *soft), probabilities(features, *copied), atol=1e-5
-    )
+    expected = probabilities(features, *copied)
+    np.testing.assert_allclose(probabilities(features, *soft), expected, atol=1e-5)
 
 
 def test_each_of_several_labels_is_a_regression_of_its_own_and_missing_labels_do_not_count():
@@ -75,9 +73,8 @@ def test_each_of_several_labels_is_a_regression_of_its_own_and_missing_labels_do
         rows = ~np.isnan(targets[:, column])
         oracle = LogisticRegression(C=2.0, tol=1e-10, max_iter=100_000)
         oracle.fit(features[rows] / length, targets[rows, column])
-        np.testing.assert_allclose(
-            logits[:, column], oracle.decision_function(features / length), atol=1e-3
-        )
+        expected = oracle.decision_function(features / length)
+        np.testing.assert_allclose(logits[:, column], expected, atol=1e-3)
     assert np.ptp(logits[:, 2]) == 0
     assert logits[0, 2] > 3
 
@@ -87,9 +84,8 @@ def test_a_label_without_negative_rows_has_the_odds_of_the_rows_that_have_it():
     features, labels = example(50, 6, 2)
     seldom = np.full(50, np.nan)
     seldom[:8] = 1
-    ((_, intercept),) = solve(
-        features, np.stack([labels, seldom], axis=1), np.ones(50), [0.5], several=True
-    )
+    targets = np.stack([labels, seldom], axis=1)
+    ((_, intercept),) = solve(features, targets, np.ones(50), [0.5], several=True)
     assert intercept[1] == pytest.approx(np.log(8.5 / 0.5))
 
 
@@ -98,9 +94,7 @@ def test_a_class_without_rows_is_unlikely_and_does_not_change_the_others():
     features, labels = example(40, 5, len(present))
     targets = np.eye(5)[np.array(present)[labels]]
     ((inner, intercept),) = solve(features, targets, np.ones(40), [0.5])
-    ((compact, compact_intercept),) = solve(
-        features, np.eye(len(present))[labels], np.ones(40), [0.5]
-    )
+    ((compact, compact_intercept),) = solve(features, np.eye(2)[labels], np.ones(40), [0.5])
     absent = np.setdiff1d(range(5), present)
     assert (intercept[absent] == ABSENT).all()
     np.testing.assert_array_equal(inner[:, present], compact)
@@ -111,6 +105,5 @@ def test_a_class_without_rows_is_unlikely_and_does_not_change_the_others():
 def test_features_that_say_nothing_give_the_shares_of_the_classes(features):
     targets = np.eye(2)[[0, 0, 0, 0, 1, 1]]
     ((inner, intercept),) = solve(features, targets, np.ones(6), [0.5])
-    np.testing.assert_allclose(
-        probabilities(features, inner, intercept)[0], [2 / 3, 1 / 3], atol=1e-4
-    )
+    first = probabilities(features, inner, intercept)[0]
+    np.testing.assert_allclose(first, [2 / 3, 1 / 3], atol=1e-4)

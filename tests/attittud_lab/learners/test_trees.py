@@ -29,9 +29,8 @@ def test_extra_trees_predict_as_scikit_learn_does(leaf):
         n_estimators=ExtraTrees.trees, min_samples_leaf=leaf, random_state=3
     )
     oracle.fit(features, labels, sample_weight=weights)
-    np.testing.assert_allclose(
-        np.exp(fitted.scores(new)), oracle.predict_proba(new), atol=2 * LOWEST
-    )
+    expected = oracle.predict_proba(new)
+    np.testing.assert_allclose(np.exp(fitted.scores(new)), expected, atol=2 * LOWEST)
 
 
 def test_boosting_predicts_as_scikit_learn_does():
@@ -46,9 +45,8 @@ def test_boosting_predicts_as_scikit_learn_does():
     oracle.fit(features, labels, sample_weight=weights)
     stages = list(oracle.staged_predict_proba(new))
     for setting, fitted in zip(settings, fits, strict=True):
-        np.testing.assert_allclose(
-            np.exp(fitted.scores(new)), stages[setting["rounds"] - 1], atol=1e-9
-        )
+        expected = stages[setting["rounds"] - 1]
+        np.testing.assert_allclose(np.exp(fitted.scores(new)), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("learner", [ExtraTrees(), Boosting()], ids=["extra trees", "boosting"])

@@ -23,10 +23,8 @@ def test_before_training_it_gives_the_frozen_features(tmp_path, monkeypatch):
     rows = [{"text": f"{text} {n}", "label": str(n % 2)} for n, text in enumerate(TEXTS)]
     lines = "\n".join(json.dumps(row) for row in rows)
     (tmp_path / "texts.jsonl").write_text(lines)
-    config = loads(
-        f"output: {tmp_path}\nmodel: minilm\n"
-        f"data: {{primary: {{path: {tmp_path}/texts.jsonl, validation: 4, test: 4}}}}"
-    )
+    primary = f"{{path: {tmp_path}/texts.jsonl, validation: 4, test: 4}}"
+    config = loads(f"output: {tmp_path}\nmodel: minilm\ndata: {{primary: {primary}}}")
     data = load_data(config)
     body = build_model(config.model, data, 0).eval().body
     with torch.no_grad():

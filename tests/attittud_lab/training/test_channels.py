@@ -66,9 +66,8 @@ def tasks():
     torch.manual_seed(0)
     matrix = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.2, 0.5, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
     channel = LabelChannel(matrix, 0.9, torch.full((4,), 0.25))
-    primary = Task(
-        "primary", "classify", list("abc"), Examples(torch.randn(8, 4), torch.arange(8) % 3)
-    )
+    labelled = Examples(torch.randn(8, 4), torch.arange(8) % 3)
+    primary = Task("primary", "classify", list("abc"), labelled)
     examples = Examples(torch.randn(10, 4), torch.arange(10) % 4)
     web = Task("web", "classify", list("klmn"), examples, shares_head=True, channel=channel)
     return primary, web, matrix
@@ -77,16 +76,14 @@ def tasks():
 def test_a_step_has_the_gradient_of_the_formula():
     primary, web, matrix = tasks()
     model = Linear()
-    strategy = make_strategy(
-        loads("strategy: channel").strategy, model, weights={"web": 0.5}, seed=0
-    )
+    config = loads("strategy: channel").strategy
+    strategy = make_strategy(config, model, weights={"web": 0.5}, seed=0)
     strategy.step(Step(model, primary, [web]))
 
     weight = model.layer.weight.detach().double().requires_grad_()
     bias = model.layer.bias.detach().double()
-    of_primary = F.cross_entropy(
-        primary.examples.inputs.double() @ weight.T + bias, primary.examples.targets
-    )
+    logits = primary.examples.inputs.double() @ weight.T + bias
+    of_primary = F.cross_entropy(logits, primary.examples.targets)
     likely = (web.examples.inputs.double() @ weight.T + bias).softmax(1)
     evidence = (likely * matrix.double()[:, web.examples.targets].T).sum(1)
     (of_primary - 0.5 * evidence.log().mean()).backward()
@@ -114,13 +111,12 @@ def test_only_training_labels_decide(config):
         validation=replace(data.validation, targets=data.validation.targets.flip(0)),
         test=replace(data.test, targets=data.test.targets.flip(0), inputs=data.test.inputs + 9),
     )
-    targets = data.primary.examples.targets
-    turned = replace(
-        data.primary, examples=replace(data.primary.examples, targets=(targets + 1) % 3)
-    )
+    examples = data.primary.examples
+    examples = replace(examples, targets=(examples.targets + 1) % 3)
+    turned = replace(data, primary=replace(data.primary, examples=examples))
     first, same, other = (
         channels.estimate(config, one, Progress()).by_source["more"].matrix
-        for one in (data, changed, replace(data, primary=turned))
+        for one in (data, changed, turned)
     )
     assert torch.equal(first, same)
     # The source never sees primary labels: renamed classes are the same matrix in another order.

@@ -23,15 +23,15 @@ class Spy(nn.Module):
         return x * self.weight
 
 
-def streams(basis_batch: int | None = None) -> Streams:
+def streams() -> Streams:
     """60 numbered examples to train on; the judges have negative numbers."""
-    trained, judging = torch.arange(60), -1 - torch.arange(100)
-    examples = [
-        Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)
-    ]
-    task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
-    sizes, cpu = {"primary": 16, "basis": basis_batch or 16}, torch.device("cpu")
-    return Streams(Spy(), task, {}, sizes, "guided", 3, cpu, judges=examples[1])
+    trained, judging = (
+        Examples(numbers[:, None].float(), numbers % CLASSES)
+        for numbers in (torch.arange(60), -1 - torch.arange(100))
+    )
+    task = Task("primary", "classify", list("0123"), trained)
+    sizes, cpu = {"primary": 16, "basis": 16}, torch.device("cpu")
+    return Streams(Spy(), task, {}, sizes, "guided", 3, cpu, judges=judging)
 
 
 def test_judges_never_train_and_alternate():

@@ -1,11 +1,8 @@
 """Whole runs on the embedded digits: every strategy trains, and reads the test set once."""
 
 import pytest
-import torch
-from torch import nn
 
 from attittud_lab.config.load import loads
-from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, names
 from attittud_lab.training.evaluate import evaluate
@@ -40,11 +37,9 @@ def test_every_strategy_trains(job, tmp_path, name):
 
 
 def test_the_test_set_is_read_once_at_the_end(job, tmp_path, monkeypatch):
-    data, read = load_data(job), list[Examples]()
+    data, read = load_data(job), []
 
-    def noted(
-        model: nn.Module, task: Task, examples: Examples, device: torch.device
-    ) -> dict[str, float]:
+    def noted(model, task, examples, device):
         read.append(examples)
         return evaluate(model, task, examples, device)
 

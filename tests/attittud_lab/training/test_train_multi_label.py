@@ -34,9 +34,8 @@ def job(tmp_path: Path) -> Path:
     random = np.random.default_rng(0)
     v = random.normal(size=(150, 4))
     labels = (v[:90, :3] > [0, 0.5, 1]).astype(int).tolist()
-    own = pa.table(
-        {"v": v[:90].tolist(), "labels": labels, "patient": [row % 12 for row in range(90)]}
-    )
+    patients = [row % 12 for row in range(90)]
+    own = pa.table({"v": v[:90].tolist(), "labels": labels, "patient": patients})
     named = own.replace_schema_metadata({"class_names": json.dumps(NAMES)})
     pq.write_table(named, tmp_path / "labelled.parquet")
     other = pa.table({"v": v[90:].tolist(), "label": [row % 4 for row in range(60)]})

@@ -45,11 +45,11 @@ def problem(seed=0, rows=60, random=False, several=False):
         if random:
             labels = generator.integers(0, 2, labels.shape)
         labels[3, 0] = -1
-    sources = [source(generator, "same", 90), source(generator, "other", 80, same_classes=False)]
+    same = source(generator, "same", 90)
+    other = source(generator, "other", 80, same_classes=False)
     if several:
-        same = replace(sources[0], labels=(sources[0].features[:, :3] > 0).astype(int))
-        sources[0] = same
-    return Problem(features, labels, CLASSES, several, {one.name: one for one in sources})
+        same = replace(same, labels=(same.features[:, :3] > 0).astype(int))
+    return Problem(features, labels, CLASSES, several, {"same": same, "other": other})
 
 
 def candidates(learner="linear"):
@@ -89,9 +89,8 @@ def test_scores_of_a_fold_do_not_depend_on_its_labels(learner, several, monkeypa
     for one, two in zip(first, second, strict=True):
         before = cooled(one.outputs, 1 / one.temperature, several=several)
         after = cooled(two.outputs, 1 / two.temperature, several=several)
-        np.testing.assert_allclose(
-            before[held_out], after[held_out], atol=1e-8, err_msg=one.candidate.label
-        )
+        label = one.candidate.label
+        np.testing.assert_allclose(before[held_out], after[held_out], atol=1e-8, err_msg=label)
         changed_others += not np.allclose(before[~held_out], after[~held_out], atol=1e-3)
     assert changed_others == len(entries)
 
@@ -122,9 +121,8 @@ def test_the_final_model_predicts_new_rows_and_survives_json_and_safetensors(sev
         scores = final.scores(new.features)
         predicted = (scores > 0).astype(int) if several else scores.argmax(axis=1)
         assert (predicted == new.labels).mean() > 0.75, evaluation.candidate.label
-        restored = SimpleModel.restore(
-            json.loads(json.dumps(final.plain())), load(save(final.tensors()))
-        )
+        plain = json.loads(json.dumps(final.plain()))
+        restored = SimpleModel.restore(plain, load(save(final.tensors())))
         assert restored.candidate == final.candidate
         np.testing.assert_array_equal(restored.scores(new.features), scores)
 
@@ -133,9 +131,8 @@ def test_the_same_seed_gives_the_same_numbers_and_rare_rows_are_never_held_out()
     whole = problem()
     of = folds(60)
     of[:4] = -1
-    for one, two in zip(
-        *(evaluate(whole, of, candidates(), seed=3) for _ in range(2)), strict=True
-    ):
+    runs = (evaluate(whole, of, candidates(), seed=3) for _ in range(2))
+    for one, two in zip(*runs, strict=True):
         np.testing.assert_array_equal(one.outputs, two.outputs)
         assert np.isnan(one.outputs[:4]).all()
         assert not np.isnan(one.outputs[4:]).any()

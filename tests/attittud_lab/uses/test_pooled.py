@@ -16,7 +16,8 @@ def example():
     return Problem(features[:30], labels[:30], list("abc")), source
 
 
-def fit(problem, sources, setting):
+def fit(problem, sources, weight=1.0):
+    setting = {"penalty": 0.5, "weight": weight}
     models = SourceModels({}, 0)
     fitting = Fitting(problem, sources, models, find_learner("linear"), [setting], 0)
     return next(Pooled().fits(fitting))
@@ -25,18 +26,12 @@ def fit(problem, sources, setting):
 def test_weight_one_is_one_training_set_and_a_small_weight_is_nearly_the_primary_data_alone():
     problem, source = example()
     features = problem.features
-    setting = {"penalty": 0.5}
-    pooled = fit(problem, [source], {**setting, "weight": 1.0}).scores(features)
-    joint = Problem(
-        np.concatenate([features, source.features]),
-        np.concatenate([problem.labels, source.labels]),
-        list("abc"),
-    )
-    np.testing.assert_allclose(
-        pooled, fit(joint, [], {**setting, "weight": 1.0}).scores(features), atol=1e-3
-    )
-    alone = fit(problem, [], {**setting, "weight": 1.0}).scores(features)
-    weak = fit(problem, [source], {**setting, "weight": 1e-9}).scores(features)
+    pooled = fit(problem, [source]).scores(features)
+    both = np.concatenate([features, source.features])
+    joint = Problem(both, np.concatenate([problem.labels, source.labels]), list("abc"))
+    np.testing.assert_allclose(pooled, fit(joint, []).scores(features), atol=1e-3)
+    alone = fit(problem, []).scores(features)
+    weak = fit(problem, [source], weight=1e-9).scores(features)
     assert np.abs(np.exp(weak) - np.exp(alone)).max() < 0.1
     assert np.abs(np.exp(pooled) - np.exp(alone)).max() > 0.2
 

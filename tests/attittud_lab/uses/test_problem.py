@@ -18,8 +18,7 @@ def test_rows_without_any_label_leave_a_source():
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
     one = SourceData("one", features, np.array([0, -1, 1, -1]), ["a", "b"]).labelled
     np.testing.assert_array_equal(one.features, features[[0, 2]])
-    several = SourceData(
-        "more", features, np.array([[0, -1], [-1, -1], [1, 1], [-1, 0]]), ["a", "b"]
-    ).labelled
+    labels = np.array([[0, -1], [-1, -1], [1, 1], [-1, 0]])
+    several = SourceData("more", features, labels, ["a", "b"]).labelled
     np.testing.assert_array_equal(several.features, features[[0, 2, 3]])
     assert several.several

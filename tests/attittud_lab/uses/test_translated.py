@@ -50,9 +50,8 @@ def alone(problem):
 
 
 def translation(problem):
-    return Translation.estimate(
-        problem.sources["source"], problem, SourceModels(problem.sources, 0), 0
-    )
+    models = SourceModels(problem.sources, 0)
+    return Translation.estimate(problem.sources["source"], problem, models, 0)
 
 
 def accuracy(used, features, labels):
@@ -62,9 +61,8 @@ def accuracy(used, features, labels):
 def test_labels_that_are_all_wrong_help():
     problem, features, labels = example(shifted)
     assert translation(problem).weight > 0.5
-    assert (
-        accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels) + 0.15
-    )
+    expected = accuracy(alone(problem), features, labels) + 0.15
+    assert accuracy(fit(problem), features, labels) > expected
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -91,9 +89,8 @@ def test_targets_are_the_formula():
     source = problem.sources["source"]
     matrix = one.channel.matrix.numpy()
     products = np.exp(fitted.scores(source.features)) * matrix[:, source.labels].T
-    np.testing.assert_allclose(
-        one.targets(fitted), products / products.sum(axis=1, keepdims=True), atol=1e-6
-    )
+    expected = products / products.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(one.targets(fitted), expected, atol=1e-6)
 
 
 def test_shares_of_labels():
@@ -121,9 +118,8 @@ def test_an_auxiliary_row_weighs_as_much_as_its_channel_is_open():
 
 def test_several_labels_of_a_row_count_by_the_openness_of_their_channels():
     yes, no = [[0.9, 0.1], [0.1, 0.9]], [[0.4, 0.6], [0.6, 0.4]]
-    channel = LabelChannel(
-        torch.tensor([yes, no]), torch.tensor([0.9, 0.3]), torch.full((2, 2), 0.5)
-    )
+    openness = torch.tensor([0.9, 0.3])
+    channel = LabelChannel(torch.tensor([yes, no]), openness, torch.full((2, 2), 0.5))
     labels = np.array([[0, 0], [1, 0], [1, 1]])
     source = SourceData("source", np.zeros((3, 1), np.float32), labels, list("xy"))
 
