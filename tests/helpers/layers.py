@@ -100,6 +100,13 @@ def checkpointed(self, x):
     return checkpoint(self.inner, h, use_reentrant=False)
 
 
+def overwritten(self, x):
+    h = self.enter(x)
+    out = h + self.shift
+    h.zero_()  # an addition does not need its data again
+    return out
+
+
 def prompts(self, x):
     prompt = self.prompt.unsqueeze(0).repeat(x.shape[0], 1, 1)
     return self.mix(torch.cat([prompt, self.enter(x)], dim=1)).cumsum(1)
@@ -155,6 +162,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
             nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)
         ),
         sequences,
+    ),
+    "data_overwritten_after_an_addition": (
+        lambda: Function(overwritten, enter=nn.Linear(6, 6), shift=weight(6)),
+        vectors,
     ),
     "data_written_over_a_constant": (
         lambda: Function(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -320,7 +321,10 @@ class Windows(Outer):
         """m x groups x (r, positions) x (channels, window)."""
         x = self.padded[rows.start * self.each : rows.stop * self.each]
         # N x channels x positions x window, as a view. The only copy is made for the product.
-        steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
+        space = x.stride()[2:]
+        steps: list[int] = []
+        for step in self.steps:  # the stride between positions, the dilation inside of a window
+            steps += map(mul, space, step)
         shape = (*x.shape[:2], *self.sizes, *self.window)
         strides = (*x.stride()[:2], *steps)
         windows: Tensor = x.as_strided(shape, strides)

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attittud.autograd.layout import Layout
-from attittud.engine import UnsupportedError, make_engine
-from attittud.engine.base import probe
+from attittud.engine import UnsupportedError, hooks, make_engine
+from attittud.engine.base import probe, verify
 from attittud.engine.rules import RULES
 from tests.helpers.comparing import compare, reached
 from tests.helpers.layers import Function, M, Own, layer, weight
@@ -82,6 +82,21 @@ def test_functions_used_only_after_the_first_refresh_are_checked_too(what):
             refresh(lambda h: h)
     with pytest.raises(UnsupportedError, match=culprit), engine.watch(model):
         refresh(lambda h: later(model, h))
+
+
+def test_gradients_that_stay_zero_are_compared_less_and_less_often(monkeypatch):
+    """A comparison waits for the device: 1, 2, 4, 8, ... refreshes after the first."""
+    calls, compared = [], []
+    monkeypatch.setattr(hooks, "verify", lambda *a, **o: calls.append(1) or verify(*a, **o))
+    engine, model, x = make_engine("hooks"), nn.Linear(6, 4), torch.randn(M, 6)
+    for refresh in range(18):
+        with engine.watch(model):
+            losses = 0.0 * model(x).square().sum(1)
+            engine.jacobian(losses, Layout(model.named_parameters()))
+        if calls:
+            compared.append(refresh)
+            calls.clear()
+    assert compared == [0, 1, 2, 4, 8, 16]
 
 
 def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():

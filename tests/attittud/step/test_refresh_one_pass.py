@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from attittud import Eta, Guide
 from attittud.engine.hooks import HookedJacobian
@@ -44,16 +45,41 @@ def passes(p: Problem, amp=nullcontext, **options) -> int:
     return len(found)
 
 
+def autocast_inside(dtype: torch.dtype = torch.bfloat16) -> Problem:
+    """Its forward passes run under autocast, but the step does not: the usual mixed precision."""
+    p = problem("transformer", m=8)
+    p.model.forward = torch.autocast("cpu", dtype)(p.model.forward)
+    return p
+
+
+def normed() -> Problem:
+    """A weight is computed from parameters, so forming its gradients needs the graph once more."""
+    p = problem("mlp", m=8)
+    parametrizations.weight_norm(p.model.body[0])
+    return p
+
+
+# A cache of casts would be a part of both graphs, so that the primary graph is kept anyway.
+UNCACHED = partial(torch.autocast, "cpu", torch.bfloat16, cache_enabled=False)
+
+
 @pytest.mark.parametrize(
     ("p", "most", "options"),
     [
         (problem("mlp", m=8).to(torch.float16), 2, {}),
+        (problem("mlp", m=8), 2, {"amp": UNCACHED}),
+        # The chosen parameters are float32, but their gradients have gone through float16.
+        (autocast_inside(torch.float16), 2, {"parameters": lambda name, _: "tokens" in name}),
+        (normed(), 2, {}),
         (problem("mlp", m=8), 1, {"basis": "exact"}),
         (problem("mlp", m=8), 1, {"primary_weight": 0.0}),
         (problem("mlp", m=8), 2, {"rank": 1}),  # ΠJ is an ordinary gradient of weighted losses
     ],
     ids=[
         "float16",
+        "autocast around the step",
+        "float16 on the way",
+        "computed weight",
         "exact",
         "weight 0",
         "rank 1",
@@ -61,13 +87,6 @@ def passes(p: Problem, amp=nullcontext, **options) -> int:
 )
 def test_how_many_passes_a_refresh_takes(p, most, options):
     assert passes(p, **options) == most
-
-
-def autocast_inside(dtype: torch.dtype = torch.bfloat16) -> Problem:
-    """Its forward passes run under autocast, but the step does not: the usual mixed precision."""
-    p = problem("transformer", m=8)
-    p.model.forward = torch.autocast("cpu", dtype)(p.model.forward)
-    return p
 
 
 def in_two_passes(patch: pytest.MonkeyPatch) -> None:
