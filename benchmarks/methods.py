@@ -27,6 +27,8 @@ ETA = Eta(neutral=1, helpful=1, harmful=-1)
 
 
 class Method(ABC):
+    """A way to make a training step on a workload, with a basis of `k` directions."""
+
     name: str
     has_refresh = True
     in_graph = False
@@ -59,6 +61,8 @@ class Method(ABC):
 
 
 class Multitask(Method):
+    """One backward pass of the sum of both losses: what all others are compared with."""
+
     name = "multitask"
     has_refresh = False
     in_graph = True
@@ -151,9 +155,13 @@ class Plain(Method):
         """An orthonormal basis (k x D) from the primary losses."""
 
     def gaussian(self, m: int) -> Tensor:
+        """Π, k x m: its rows weight the m examples of a sketch ΠJ."""
         return torch.randn(self.k, m, device=self.work.device)
 
     def backward(self, refresh: bool) -> None:
+        """With V the basis, a = V g_a and p = V g_p: the helpful part is Vᵀ of those a whose sign
+        agrees with p, the harmful part Vᵀ of the others, the neutral part the rest of g_a.
+        """
         losses = self.work.losses("primary")
         loss = self.work.losses("auxiliary").mean()
         if refresh:
@@ -188,6 +196,7 @@ class Plain(Method):
 
 
 def flat(gradients: tuple[Tensor, ...]) -> Tensor:
+    """One float32 vector of length D from the gradients of the shared parameters."""
     return torch.cat([gradient.reshape(-1).float() for gradient in gradients])
 
 

@@ -16,6 +16,7 @@ PACKAGES = ("triton", "transformers", "peft", "torchjd")
 
 
 def provenance(device: str, quick: bool) -> dict[str, Any]:
+    """Versions, hardware and revision behind a result."""
     versions: dict[str, Any] = result.provenance(PACKAGES)
     revision = versions.pop("revision")
     hardware = {"device": device}

@@ -226,6 +226,7 @@ def grid(**choices: Sequence[Any]) -> Iterator[Case]:
 
 
 def one_process() -> Iterator[Case]:
+    """Cases that need one process and no compiler, on any device."""
     yield from grid(basis=BASES, dtype=DTYPES)
     yield from grid(model=[*BODIES])
     yield from grid(basis=BASES, guide=[MEAN, STORED])

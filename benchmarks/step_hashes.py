@@ -84,6 +84,7 @@ class Run:
         self.guide = self.make_guide()
 
     def wrapped(self) -> nn.Module:
+        """The model as the training loop calls it: compiled, or spread over the workers."""
         if self.case.kind == COMPILED:
             torch.compiler.reset()
             return torch.compile(self.inner, backend=COMPILED)
@@ -111,6 +112,7 @@ class Run:
         return torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False)
 
     def step(self) -> None:
+        """Make one training step, and add what it leaves behind to the hash."""
         if self.index == EVENT:
             self.event()
         self.inner.zero_grad()
@@ -311,6 +313,7 @@ def auxiliary_by_verb(run: Run) -> None:
 
 
 def train(run: Run) -> str:
+    """Make five steps; return their hash."""
     for _ in range(5):
         run.step()
     return run.hash.hexdigest()[:16]

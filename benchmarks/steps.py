@@ -143,6 +143,7 @@ class Bench:
         self.ready[name] = method
 
     def time_eager(self) -> None:
+        """Time eager steps in rounds, in which every method has its turn."""
         turns: dict[str, list[Turn]] = defaultdict(list)
         most, fewest = ROUNDS, FEWEST_ROUNDS
         if self.quick:
@@ -172,6 +173,7 @@ class Bench:
         return seconds(partial(method.step, refresh), self.device)
 
     def time_graphs(self) -> None:
+        """Time each kind of step as a CUDA graph; a method that cannot be captured is noted."""
         actions: dict[tuple[str, str], Action] = {}
         pool = torch.cuda.graph_pool_handle()
         graphed = {name: method for name, method in self.ready.items() if method.in_graph}

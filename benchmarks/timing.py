@@ -72,6 +72,7 @@ CORES = FastCores()
 
 
 def seconds(action: Action, device: torch.device) -> float:
+    """How long the action takes; on a GPU until its last kernel has ended."""
     if device.type != "cuda":
         start = time.perf_counter()
         action()
@@ -108,6 +109,7 @@ def rounds(
 
 
 def allocated(device: torch.device) -> int:
+    """Bytes in use on a GPU, 0 elsewhere."""
     gc.collect()
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 

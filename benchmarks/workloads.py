@@ -50,6 +50,8 @@ class Spec:
 
 
 class TwoHeads(nn.Module):
+    """A body with a linear layer for each task."""
+
     def __init__(self, body: nn.Module, features: int) -> None:
         super().__init__()
         self.body = body

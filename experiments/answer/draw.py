@@ -16,6 +16,7 @@ from .pair import Part
 
 
 def generator(purpose: str) -> np.random.Generator:
+    """Random numbers that no other purpose shares."""
     return np.random.default_rng(crc32(purpose.encode()))
 
 

@@ -15,15 +15,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_digits,
-    load_wine,
-    make_classification,
-    make_friedman1,
-    make_hastie_10_2,
-)
+from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -47,6 +39,7 @@ Rows = Tensor
 
 
 def generator(purpose: str) -> torch.Generator:
+    """Random numbers that no other purpose shares."""
     return torch.Generator().manual_seed(crc32(f"{purpose} 0".encode()))
 
 
@@ -101,6 +94,7 @@ class Source:
     test: Rows
 
     def part(self, rows: Rows, labels: Tensor, classes: Sequence[str]) -> Part:
+        """Examples with labels in the order of `rows`."""
         names = [self.names[row] for row in rows.tolist()]
         inputs = self.read(rows.numpy())
         return Part(names, inputs, labels.numpy().astype(np.int64), tuple(classes))
@@ -133,7 +127,8 @@ def vectors(
 
 
 def digits(_: DataFolder) -> Source:
-    x, y = load_digits(return_X_y=True)
+    """The digit on an image of 8 x 8 pixels, as 64 columns, and whether it is odd."""
+    x, y = datasets.load_digits(return_X_y=True)
     # Some pixels never change, and all are on one scale anyway.
     return vectors("digits", x / 16, {"digit": y, "odd": y % 2}, 500, y, standardise=False)
 
@@ -147,18 +142,18 @@ def other_digits(data: DataFolder) -> Source:
 
 
 def wine(_: DataFolder) -> Source:
-    x, y = load_wine(return_X_y=True)
+    x, y = datasets.load_wine(return_X_y=True)
     return vectors("wine", x, {"cultivar": y}, 78, y)
 
 
 def cancer(_: DataFolder) -> Source:
-    x, y = load_breast_cancer(return_X_y=True)
+    x, y = datasets.load_breast_cancer(return_X_y=True)
     return vectors("cancer", x, {"benign": y}, 200, y)
 
 
 def diabetes(_: DataFolder) -> Source:
     """Whether the disease progressed more than in the median patient, and six blood values."""
-    x, progression = load_diabetes(return_X_y=True)
+    x, progression = datasets.load_diabetes(return_X_y=True)
     worse = (progression > np.median(progression)).astype(np.int64)
     blood = (x[:, 4:] / x[:, 4:].std(0)).astype(np.float32)
     return vectors("diabetes", x, {"worse": worse, "blood": blood}, 160, worse)
@@ -169,14 +164,14 @@ GENERATED, GENERATED_TEST = 7000, 4000
 
 def hastie(_: DataFolder) -> Source:
     """Whether a point of ten dimensions is farther out than the median one."""
-    x, y = make_hastie_10_2(GENERATED, random_state=0)
+    x, y = datasets.make_hastie_10_2(GENERATED, random_state=0)
     far = (y > 0).astype(np.int64)
     return vectors("hastie", x, {"far": far}, GENERATED_TEST, far)
 
 
 def friedman(_: DataFolder) -> Source:
     """Whether a sum of three terms and noise, from five of ten columns, is above its median."""
-    x, y = make_friedman1(GENERATED, noise=1.0, random_state=0)
+    x, y = datasets.make_friedman1(GENERATED, noise=1.0, random_state=0)
     product = np.sin(np.pi * x[:, 0] * x[:, 1])
     terms = np.stack([product, (x[:, 2] - 0.5) ** 2, 2 * x[:, 3] + x[:, 4]], 1)
     terms = ((terms - terms.mean(0)) / terms.std(0)).astype(np.float32)
@@ -186,7 +181,7 @@ def friedman(_: DataFolder) -> Source:
 
 def clusters(_: DataFolder) -> Source:
     """Four classes of two clusters each, one label in twenty at random."""
-    x, y = make_classification(
+    x, y = datasets.make_classification(
         GENERATED,
         20,
         n_informative=8,
@@ -236,6 +231,7 @@ def images(
 
 
 def cifar10(data: DataFolder) -> Source:
+    """9,000 images for the pool and 2,000 to test on, of all ten classes."""
     pool = places("cifar10", "train", range(9000))
     return images(data, pool, places("cifar10", "test", range(2000)), "label")
 
@@ -418,6 +414,7 @@ class Task:
 
     @property
     def targets(self) -> Tensor:
+        """The labels of the primary task, for all rows of the source."""
         return self.source.labels[self.label]
 
     @property
@@ -428,6 +425,7 @@ class Task:
         return int(self.source.labels[label][self.source.pool].max()) + 1
 
     def examples(self, **auxiliary: Part) -> Examples:
+        """The pair with these sources; at most MOST_TESTED rows are tested on."""
         every_test = self.source.test
         order = draw.shuffled(range(len(every_test)), f"{self.name}/test")
         test = every_test[torch.from_numpy(np.sort(order[:MOST_TESTED]))]

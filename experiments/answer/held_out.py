@@ -417,15 +417,8 @@ MARRIAGE = ("very_poor", "poor", "fair", "good", "very_good")
 
 @builder
 def affairs_marriage(data: DataFolder) -> Examples:
-    inputs = (
-        "age",
-        "yrs_married",
-        "children",
-        "religious",
-        "educ",
-        "occupation",
-        "occupation_husb",
-    )
+    inputs = ("age", "yrs_married", "children", "religious", "educ")
+    inputs += ("occupation", "occupation_husb")
     name = "statsmodels/datasets/fair/fair"
     whole, targets = table(data, "statsmodels", name, inputs, ("affairs", "rate_marriage"))
     any_affair = (targets["affairs"] > 0).astype(np.int64)

@@ -31,6 +31,7 @@ class Part:
         return len(self.ids)
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Part:
+        """The examples of some rows, in the order of `rows`."""
         rows = np.asarray(rows, dtype=np.int64)
         inputs: Inputs
         if isinstance(self.inputs, dict):

@@ -8,16 +8,8 @@ from pathlib import Path
 from typing import Any
 
 FIELDS = (
-    "pair",
-    "seed",
-    "method",
-    "labels",
-    "accuracy",
-    "fold_accuracy",
-    "chosen",
-    "chance",
-    "cpu_seconds",
-    "error",
+    *("pair", "seed", "method", "labels", "accuracy", "fold_accuracy", "chosen", "chance"),
+    *("cpu_seconds", "error"),
 )
 """What is kept of a result. Its settings follow from the revision, the pair and the method."""
 

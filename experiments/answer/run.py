@@ -45,19 +45,34 @@ GUIDED = ("drop_harmful", "orthogonal", "auto")
 """The strategies of ATTITTUD that may be candidates."""
 WEIGHTS = (0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0)
 """Weights of the auxiliary losses among which the tuned multitask run is chosen."""
-PORTFOLIOS = (
-    "default",
-    "ensemble",
-    "single",
-    "uses_alone",
-    "without_pretrained",
-    "without_simple",
-    "without_networks",
-    "with_networks",
-    "with_attittud",
-    "without_translated",
-    "without_stacked",
-)
+
+
+def portfolio_rows(kind: str, *, shares: bool) -> dict[str, dict[str, Any]]:
+    """What each row changes in the portfolio's settings; protocol.md has them in words.
+
+    `kind` is that of the data; with `shares` a source has the primary classes, so that networks can
+    share their output layer.
+    """
+    with_networks = [*SIMPLE[kind], "network"]
+    head = {"head": "shared"} if shares else {}
+    plain = [{"name": name} | head for name in ("multitask", "pretrain")]
+    guided = [{"name": name} | head for name in GUIDED]
+    return {
+        "default": {},
+        "ensemble": {"final": "ensemble"},
+        "single": {"final": "single"},
+        "uses_alone": {"uses": ["alone"], "candidates": []},
+        "without_pretrained": {"features": PLAIN_FEATURES[kind]},
+        "without_simple": {"learners": ["network"]},
+        "without_networks": {},  # on a CPU the default tries none
+        "with_networks": {"learners": with_networks, "candidates": plain},
+        "with_attittud": {"learners": with_networks, "candidates": plain + guided},
+        "without_translated": {"uses": ["alone", "stacked"]},
+        "without_stacked": {"uses": ["alone", "translated"]},
+    }
+
+
+PORTFOLIOS = tuple(portfolio_rows("text", shares=True))
 SINGLE_RUNS = ("primary_only", "channel", "own_head", "auto", "multitask")
 METHODS = (*PORTFOLIOS, *REFERENCES, *SINGLE_RUNS)
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "transformers")
@@ -195,6 +210,7 @@ class Task:
         return about | result
 
     def run(self, method: str) -> dict[str, Any]:
+        """Accuracy on the test examples and on the folds, and what was chosen."""
         if method in REFERENCES:
             cache = self.place.cache(self.pair.name) / "references"
             autogluon = self.place.autogluon
@@ -226,7 +242,8 @@ class Task:
         settings.append("training.threads=1")
         if method in PORTFOLIOS:
             settings += ["strategy=portfolio", NO_CLOCK]
-            for name, value in self.portfolio(method).items():
+            rows = portfolio_rows(self.pair.kind, shares=bool(self.same_classes))
+            for name, value in rows[method].items():
                 settings.append(f"portfolio.{name}={json.dumps(value)}")
         elif method == "own_head":
             settings.append("strategy=multitask")
@@ -240,27 +257,6 @@ class Task:
         if self.place.quick:
             settings.append("training.guided.steps=6")
         return settings
-
-    def portfolio(self, method: str) -> dict[str, Any]:
-        """What a row changes in the portfolio's settings; protocol.md has them in words."""
-        with_networks = [*SIMPLE[self.pair.kind], "network"]
-        head = {"head": "shared"} if self.same_classes else {}
-        plain = [{"name": name} | head for name in ("multitask", "pretrain")]
-        guided = [{"name": name} | head for name in GUIDED]
-        rows: dict[str, dict[str, Any]] = {
-            "default": {},
-            "ensemble": {"final": "ensemble"},
-            "single": {"final": "single"},
-            "uses_alone": {"uses": ["alone"], "candidates": []},
-            "without_pretrained": {"features": PLAIN_FEATURES[self.pair.kind]},
-            "without_simple": {"learners": ["network"]},
-            "without_networks": {},  # on a CPU the default tries none
-            "with_networks": {"learners": with_networks, "candidates": plain},
-            "with_attittud": {"learners": with_networks, "candidates": plain + guided},
-            "without_translated": {"uses": ["alone", "stacked"]},
-            "without_stacked": {"uses": ["alone", "translated"]},
-        }
-        return rows[method]
 
 
 def cpu_seconds() -> float:
@@ -278,6 +274,7 @@ def rows_of(record: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def part_rows(part: dict[str, Any]) -> list[int]:
+    """The rows that a record lists for one part; a part of all rows has only their number."""
     if part["rows"] == "all":
         return [*range(part["count"])]
     rows: list[int] = part["rows"]

@@ -198,6 +198,7 @@ def p_of_loss(differences: Sequence[float]) -> float:
 
 
 def compare(results: Results, first: str, second: str, names: Iterable[str]) -> Comparison:
+    """`first` minus `second` on those of the named pairs that have both."""
     differences = {}
     for pair in names:
         methods = results.scores.get(pair, {})

@@ -53,6 +53,7 @@ def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[Judgement]:
 
 
 def outcome(difference: Difference, *, flat: bool = False) -> str:
+    """What a difference says about a claim, at p < 0.05."""
     if math.isnan(difference.p):
         return "too few seeds"
     is_significant = difference.p < ALPHA

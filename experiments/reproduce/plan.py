@@ -83,6 +83,7 @@ class Plan:
         return further * len(self.tuning_seeds) * len(self.searched) + len(self.candidates) * seeds
 
     def _search(self, share: float) -> Iterator[Job]:
+        """Yield the runs of the search: every setting of every strategy, on the searched parts."""
         most = max(map(len, self.variants.values()))
         for part in _turned(self.searched, share):
             for seed in self.tuning_seeds:
@@ -127,5 +128,6 @@ class Plan:
 
 
 def _turned(names: Sequence[str], share: float) -> list[str]:
+    """The same names, beginning `share` of the way down the list."""
     start = int(share * len(names))
     return [*names[start:], *names[:start]]

@@ -24,11 +24,7 @@ from experiments.reproduce.fingerprint import fingerprint
 
 Line = dict[str, Any]
 CURVES = (
-    "captured_auxiliary",
-    "captured_primary",
-    "helpful",
-    "harmful",
-    "neutral",
+    *("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral"),
     "effective_rank",
 )
 EARNED = ("weight_neutral", "weight_helpful", "weight_harmful")
@@ -152,6 +148,7 @@ class Results:
         self._write(job, line)
 
     def _write(self, job: Job, line: Mapping[str, Any]) -> None:
+        """Add a line to the file of the run's experiment, and note that it is there."""
         whole = {"part": job.part, "run": job.run, **line}
         # A copied line names another part.
         whole |= {"part": job.part, "run": job.run}

@@ -144,6 +144,7 @@ class Runner:
             self.results.release(job)
 
     def _prepared(self, config: Config) -> Prepared:
+        """Read the data of a run, or take them from an earlier run with the same split."""
         key = json.dumps(
             [to_dict(config.data), split_seed(config.data, config.seed), config.model.name]
         )
