@@ -3,6 +3,7 @@ docs/demo.json`.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,30 +18,28 @@ BEGIN, END = "<!-- from docs/demo.json -->\n", "<!-- end -->\n"
 
 def markdown(result: Mapping[str, Any]) -> str:
     """Return the table of a result."""
-    names = [table["name"] for table in result["tables"]]
-    lines = [["", "what it does", *names], ["---"] * (2 + len(names))]
+    lines = [["", "what it does", *(table["name"] for table in result["tables"])]]
     for label, cells in grid(result).items():
-        texts = (f"{own} ({sign} {other})" if sign else own for own, sign, other in cells)
+        texts = [f"{own} ({sign} {other})" if sign else own for own, sign, other in cells]
         lines.append([f"`{label}`", ROWS[label][0], *texts])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return ruled(lines)
 
 
 def counts(result: Mapping[str, Any]) -> str:
     """Return a table that counts for each column how many rows gain, lose, and do neither."""
-    marks = [
-        [sign for _, sign, _ in cells]
-        for label, cells in grid(result).items()
-        if label != PRIMARY_ONLY
-    ]
-    lines = [
-        [f"of the {len(marks)} other rows", "gain", "lose", "no significant difference"],
-        ["---"] * 4,
-    ]
+    rows = grid(result)
+    del rows[PRIMARY_ONLY]
+    lines = [[f"of the {len(rows)} other rows", "gain", "lose", "no significant difference"]]
     for column, table in enumerate(result["tables"]):
-        lines.append(
-            [table["name"], *(str(sum(signs[column] == sign for signs in marks)) for sign in "▲▼=")]
-        )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        count = Counter(cells[column][1] for cells in rows.values())
+        lines.append([table["name"], *(str(count[sign]) for sign in "▲▼=")])
+    return ruled(lines)
+
+
+def ruled(lines: list[list[str]]) -> str:
+    """Return a Markdown table, of which the first line is the head."""
+    head, *rest = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rest])
 
 
 def section() -> str:

@@ -19,10 +19,10 @@ def text(node: ast.expr) -> str:
     expressions.
     """
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            part.value if isinstance(part, ast.Constant) else "…" for part in node.values
-        )
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        return "".join(text(part) or "…" for part in node.values)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return ""
 
 
 def messages(path: Path) -> Iterator[str]:

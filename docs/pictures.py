@@ -21,10 +21,10 @@ DOCS = Path(__file__).parent
 # Mid-tones and no background: readable on a light page and on a dark one.
 GREY, PURPLE, GREEN, RED, BLUE = "#757d85", "#a06cd5", "#2e9e5b", "#e0524d", "#3b8edb"
 ORIGIN = torch.tensor([230.0, 260.0])
-AXES = torch.tensor(
-    [[110.0, 20.0], [72.0, -55.0], [0.0, -140.0]]
-)  # where v1, v2 and the normal of their span point on paper
-PRIMARY, AUXILIARY = torch.tensor([1.08, 0.85, 0.0]), torch.tensor([-1.0, 1.0, 1.0])
+# Where v1, v2 and the normal of their span point on paper.
+AXES = torch.tensor([[110.0, 20.0], [72.0, -55.0], [0.0, -140.0]])
+PRIMARY = torch.tensor([1.08, 0.85, 0.0])
+AUXILIARY = torch.tensor([-1.0, 1.0, 1.0])
 WIDTH, HEIGHT = 1200, 800  # of a screenshot
 RUN = "runs/attittud/portfolio/seed-0"
 COMMANDS = (
@@ -63,20 +63,25 @@ def decomposition() -> str:
         BLUE: parts.neutral,
     }
     shape = 'viewBox="0 0 10 10" refX="8" refY="5" markerWidth="6" markerHeight="6" orient="auto"'
-    heads = (
-        f'    <marker id="a{c[1:]}" {shape}><path d="M0 0L10 5L0 10z" fill="{c}"/></marker>'
-        for c in drawn
-    )
+    heads = []
+    for color in drawn:
+        head = f'<path d="M0 0L10 5L0 10z" fill="{color}"/>'
+        heads.append(f'    <marker id="a{color[1:]}" {shape}>{head}</marker>')
     span = path((-1.54, -0.46, 0), (1.72, -0.46, 0), (1.72, 1.45, 0), (-1.54, 1.45, 0), close="z")
     lines = path((-1.55, 0, 0), (1.55, 0, 0)) + path((0, -0.46, 0), (0, 1.44, 0))
-    harmful, inside, helpful = (-1.0, 0.0, 0.0), (-1.0, 1.0, 0.0), (0.0, 1.0, 0.0)
+    harmful = (-1.0, 0.0, 0.0)
+    inside = (-1.0, 1.0, 0.0)
+    helpful = (0.0, 1.0, 0.0)
     box = path(harmful, inside, helpful) + path(inside, (-1, 1, 1), (0, 0, 1))
     weights = [
         ("η_neutral · neutral", BLUE),
         ("+ η_helpful · helpful", GREEN),
         ("+ η_harmful · harmful", RED),
+        ("+ primary_weight · g_primary", PURPLE),
     ]
-    weights.append(("+ primary_weight · g_primary", PURPLE))
+    terms = []
+    for number, (text, color) in enumerate(weights):
+        terms.append(word(500, 66 + 24 * number, text, color))
     return "\n".join(
         [
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 350" width="760" height="350" role="img"',
@@ -107,10 +112,7 @@ def decomposition() -> str:
             word(500, 40, "update =", GREY),
             "  </g>",
             "  <g>",
-            *(
-                word(500, 66 + 24 * number, text, color)
-                for number, (text, color) in enumerate(weights)
-            ),
+            *terms,
             "  </g>",
             "</svg>\n",
         ]

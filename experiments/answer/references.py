@@ -55,14 +55,10 @@ class Problem:
         """Parquet files and their rows: the labels, the test examples, then auxiliary examples."""
         yield self.folder / "primary" / "train.parquet", self.rows
         test = self.folder / "primary" / "test.parquet"
-        yield test, np.arange(read(test).num_rows)
+        yield test, np.arange(pq.read_table(test).num_rows)
         if pooled:
             for source, rows in self.same_classes.items():
                 yield self.folder / f"{source}.parquet", rows
-
-
-def read(path: Path) -> Any:
-    return pq.read_table(path)
 
 
 def applies(method: str, kind: str, *, shares_classes: bool) -> bool:
@@ -95,7 +91,7 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
     Auxiliary examples, if there are any, are trained on in every fold.
     """
     parts = [*problem.files(pooled=method == "pooled")]
-    tables = [read(path).take(rows) for path, rows in parts]
+    tables = [pq.read_table(path).take(rows) for path, rows in parts]
     primary, tested, *others = [np.array(table["label"].to_pylist()) for table in tables]
     more = np.concatenate([primary[:0], *others])
     _, counts = np.unique(primary, return_counts=True)
@@ -183,7 +179,7 @@ def cached(name: str, path: Path, encode: Callable[[Any], np.ndarray], cache: Pa
     if not place.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
-            np.save(file, encode(read(path)).astype(np.float32))
+            np.save(file, encode(pq.read_table(path)).astype(np.float32))
         Path(file.name).rename(place)
     return np.asarray(np.load(place))
 
@@ -309,7 +305,7 @@ def run_autogluon(problem: Problem, pooled: bool, python: str | None) -> dict[st
             "autogluon needs an environment of its own: python -m venv ENV && "
             "ENV/bin/pip install 'autogluon.tabular[all]==1.6.3'; then --autogluon ENV/bin/python"
         )
-    tables = [flat(read(path).take(rows)) for path, rows in problem.files(pooled=pooled)]
+    tables = [flat(pq.read_table(path).take(rows)) for path, rows in problem.files(pooled=pooled)]
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.concat_tables([tables[0], *tables[2:]]), f"{folder}/train.parquet")
         pq.write_table(tables[1], f"{folder}/test.parquet")

@@ -192,14 +192,11 @@ def side_by_side(
     for number in range(count):
         arguments = (number, count, names, data, quiet, settings)
         jobs.append(Job(f"worker {number + 1}", _work, arguments))
-    finished: set[str] = set()
     with in_processes(count) as place:
-        for _, outcome in place.run(jobs, Progress()):
-            finished.update(outcome.finished)
-    every = [*outcome.finished, *outcome.missing]
-    done = [part for part in every if part in finished]
-    left = [part for part in every if part not in finished]
-    return Outcome(done, left, outcome.results)
+        outcomes: list[Outcome] = [outcome for _, outcome in place.run(jobs, Progress())]
+    first = outcomes[0]
+    missing = set(first.missing).intersection(*(outcome.missing for outcome in outcomes))
+    return Outcome.of(first.finished + first.missing, missing, first.results)
 
 
 def _work(

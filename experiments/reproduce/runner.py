@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,11 @@ class Outcome:
     missing: list[str]
     """Parts for which the time was too short."""
     results: list[Path]
+
+    @classmethod
+    def of(cls, parts: Sequence[str], missing: Collection[str], results: list[Path]) -> Outcome:
+        finished = [part for part in parts if part not in missing]
+        return cls(finished, [part for part in parts if part in missing], results)
 
 
 class Clock:
@@ -97,10 +102,8 @@ class Runner:
                 self._train(job, self.work / job.experiment / job.part / "runs" / job.run)
             missing = self._missing(plans)
         every = list(chain(*(plan.measured for plan in plans)))
-        finished = [part for part in every if part not in missing]
-        unfinished = [part for part in every if part in missing]
         files = dict.fromkeys(self.results.path(plan.experiment) for plan in plans)
-        return Outcome(finished, unfinished, [*files])
+        return Outcome.of(every, missing, [*files])
 
     def _missing(self, plans: Sequence[Plan]) -> set[str]:
         self.results.read()

