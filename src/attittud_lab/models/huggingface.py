@@ -206,7 +206,9 @@ def stored_head(path: Path) -> dict[str, Tensor]:
                 "norm.bias": f"{norm}.bias",
             }
             if names.issuperset(name_in_file.values()):
-                return {own: file.get_tensor(name).float() for own, name in name_in_file.items()}
+                return {
+                    entry: file.get_tensor(name).float() for entry, name in name_in_file.items()
+                }
     return {}
 
 

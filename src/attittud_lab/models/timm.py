@@ -27,8 +27,8 @@ def timm_body(request: Wanted, name: str) -> nn.Module:
     try:
         network = timm.create_model(name, pretrained=config.pretrained, **settings)
     except Exception as error:  # unknown name, no network, a bad file: timm has no common error
-        cure = "check the name, or set model.pretrained=false if there is no network"
+        advice = "check the name, or set model.pretrained=false if there is no network"
         raise InputError(
-            f"model timm:{name} cannot be built ({one_line(error, 200)}); {cure}"
+            f"model timm:{name} cannot be built ({one_line(error, 200)}); {advice}"
         ) from None
     return nn.Sequential(OrderedDict(network=network))  # its name in files of weights

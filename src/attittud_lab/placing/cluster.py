@@ -110,8 +110,8 @@ def _on_node(
     if code != _code():
         node = ray.util.get_node_ip_address()
         reason = f"the node {node} has other code than this machine, so results would differ"
-        cure = "install the same versions of attittud and torch on all nodes"
-        return Outcome(None, InputError(f"--ray: {reason}; {cure}"), []), {}
+        advice = "install the same versions of attittud and torch on all nodes"
+        return Outcome(None, InputError(f"--ray: {reason}; {advice}"), []), {}
     if script is not None:
         _run_script(*script)
     with scratch_folder() as scratch:
@@ -296,8 +296,8 @@ class _Cluster(OtherProcesses):
             outcome, files = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:  # before the job began
             reason = f"a node cannot run it ({one_line(error.cause, 300)})"
-            cure = "install the same packages on all nodes"
-            raise InputError(f"--ray: {job.name}: {reason}; {cure}, {_AGAIN}") from None
+            advice = "install the same packages on all nodes"
+            raise InputError(f"--ray: {job.name}: {reason}; {advice}, {_AGAIN}") from None
         except self._ray.exceptions.RayError as error:
             return Lost(f"was lost ({type(error).__name__})")
         if job.folder is not None:

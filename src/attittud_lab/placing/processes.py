@@ -115,8 +115,8 @@ class _Processes(OtherProcesses):
             torch.save(data, path)
         except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
             reason = OSError(0, one_line(error))
-            cure = "set TMPDIR to another folder, or leave --workers out"
-            raise cannot_write(path, reason, cure) from None
+            advice = "set TMPDIR to another folder, or leave --workers out"
+            raise cannot_write(path, reason, advice) from None
         return path
 
     def drop(self, form: Path) -> None:

@@ -125,20 +125,20 @@ class RunFolder:
 
     def _check_same_config(self) -> None:
         """Refuse a folder whose run has other settings, and results that belong to no run."""
-        cure = f"choose another folder with output=FOLDER, or {_OVER}"
+        advice = f"choose another folder with output=FOLDER, or {_OVER}"
         if not self.about_path.exists():
             if self._holds_results():
-                raise InputError(f"{self.path}: has results of a run, but no run.json; {cure}")
+                raise InputError(f"{self.path}: has results of a run, but no run.json; {advice}")
             return
         about = read_format(self.about_path, VERSION)
         try:
             differing = differences(about["config"], comparable(self.config))
         except (LookupError, TypeError):
-            raise InputError(f"{self.about_path}: is damaged; {cure}") from None
+            raise InputError(f"{self.about_path}: is damaged; {advice}") from None
         if differing:
             first = "; ".join(differing[:3])
             problem = f"{self.path} holds a run with another configuration ({first})"
-            raise InputError(f"{problem}; {cure}")
+            raise InputError(f"{problem}; {advice}")
 
     def result(self) -> RunResult | None:
         """Return the result of a finished run; None for an unfinished run."""
@@ -312,8 +312,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = _unflatten(json.loads(text), tensors)
     except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
-        cure = "delete this file to start the run from its beginning, or restore it from a backup"
-        raise InputError(f"{problem}; {cure}") from None
+        advice = "delete this file to start the run from its beginning, or restore it from a backup"
+        raise InputError(f"{problem}; {advice}") from None
     return state
 
 

@@ -247,18 +247,18 @@ def _check_finished(folder: Path) -> None:
     if (folder / "result.json").is_file():
         return
     if (folder / "run.json").is_file():
-        cure = "wait for it, or give its `attittud train` command again"
-        raise InputError(f"{folder}: the run is not finished; {cure}")
+        advice = "wait for it, or give its `attittud train` command again"
+        raise InputError(f"{folder}: the run is not finished; {advice}")
     if (folder / "comparison.json").is_file():
-        cure = "give the folder of one of its runs: those below runs/ that have a result.json"
-        raise InputError(f"{folder}: is the folder of a comparison, not of a run; {cure}")
-    cure = "give the folder that `attittud train` printed last"
+        advice = "give the folder of one of its runs: those below runs/ that have a result.json"
+        raise InputError(f"{folder}: is the folder of a comparison, not of a run; {advice}")
+    advice = "give the folder that `attittud train` printed last"
     for below in ("*", "*/*", "*/*/*"):  # as in runs/JOB/STRATEGY/seed-0
         inside = sorted(folder.glob(f"{below}/result.json"))
         if inside:
-            cure += f"; did you mean {inside[0].parent}?"
+            advice += f"; did you mean {inside[0].parent}?"
             break
-    raise InputError(f"{folder}: is not the folder of a run; {cure}")
+    raise InputError(f"{folder}: is not the folder of a run; {advice}")
 
 
 def _stored(path: Path) -> ModelFile:

@@ -38,20 +38,22 @@ def task_gradients(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tasks = _summed_gradients(parameters, parts)
     shared = []
-    rows: list[list[Tensor]] = [[] for _ in tasks]
-    for parameter, *gradients in zip(parameters, *tasks, strict=True):
+    """The positions of the shared parameters."""
+    for position, (parameter, *gradients) in enumerate(zip(parameters, *tasks, strict=True)):
         reached = [gradient for gradient in gradients if gradient is not None]
         if gradients[0] is not None and len(reached) > 1:
-            shared.append(parameter)
-            for row, gradient in zip(rows, gradients, strict=True):
-                row.append(_flat(gradient, parameter))
+            shared.append(position)
         elif len(reached) > 1:
             parameter.grad = torch.stack(reached).sum(0)
         elif reached:
             parameter.grad = reached[0].clone()
     if not shared:
         return [], []
-    return shared, list(map(torch.cat, rows))
+    rows = []
+    for task in tasks:  # one after the other: flat copies need memory
+        pieces = [_flat(task[position], parameters[position]) for position in shared]
+        rows.append(torch.cat(pieces))
+    return [parameters[position] for position in shared], rows
 
 
 def _summed_gradients(

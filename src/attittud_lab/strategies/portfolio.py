@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def _refuse(config: StrategyConfig, *_: object) -> Strategy:
     """Say where the portfolio is trained, to a caller that wants its update."""
     reason = "tries several learners and chooses among them, so it has no update of its own"
-    cure = "use `attittud train` (in Python attittud_lab.portfolio.run.run)"
-    raise InputError(f"strategy: {config.name} {reason}; {cure}, or name another strategy here")
+    advice = "use `attittud train` (in Python attittud_lab.portfolio.run.run)"
+    raise InputError(f"strategy: {config.name} {reason}; {advice}, or name another strategy here")
 
 
 _ABOUT = "try simple learners, and networks if they are named, on folds of the labels"

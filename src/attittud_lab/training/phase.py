@@ -137,7 +137,7 @@ class Phase:
             bf16=job.training.precision == "bf16",
             accumulate=self.config.accumulate,
             augment=job.training.augment,
-            held=captured,
+            fixed_memory=captured,
         )
         self.captured: CapturedSteps[_Update] | None = None
         if captured:

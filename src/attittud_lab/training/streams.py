@@ -130,7 +130,7 @@ class Streams:
     """Micro-batches of a step."""
     augment: Sequence[str] = ()
     """How images are changed at random; held-out examples stay as they are."""
-    held: bool = False
+    fixed_memory: bool = False
     """Whether rows lie in the same memory in every step."""
     values: dict[str, Tensor] = field(default_factory=dict)
     """Mean losses of the current step, on the device."""
@@ -143,7 +143,11 @@ class Streams:
             self._tasks[JUDGES] = replace(self.primary_task, examples=self.judges)
             self.sizes[JUDGES] = min(MOST_JUDGES, len(self.judges))
         self.rows = Batches(
-            self.name, self.seed, self._tasks, self.sizes, self.device if self.held else None
+            self.name,
+            self.seed,
+            self._tasks,
+            self.sizes,
+            self.device if self.fixed_memory else None,
         )
 
     def load(self, step: int) -> None:
@@ -213,7 +217,7 @@ class Streams:
         if self._part is not None:
             rows = rows.chunk(self.accumulate)[self._part]
             source_of_seed.append(self._part)
-        if not self.held:
+        if not self.fixed_memory:
             # Dropout and masks depend on the step alone: no state to save, and all strategies see
             # the same noise. On a CPU torch.manual_seed takes longer than a small step: it formats
             # stack traces for all accelerators.
@@ -269,5 +273,5 @@ def _enough(stream: str, phase: str) -> Iterator[None]:
         elif stream == JUDGES:
             setting = "data.primary.validation"
         problem = "BatchNorm cannot compute statistics from one example"
-        cure = "raise it, or choose a model without BatchNorm"
-        raise InputError(f"{setting}: {problem} of {stream.strip()}; {cure}") from error
+        advice = "raise it, or choose a model without BatchNorm"
+        raise InputError(f"{setting}: {problem} of {stream.strip()}; {advice}") from error
