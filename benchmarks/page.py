@@ -129,7 +129,6 @@ def of_medians(models: Results) -> str:
     for job, data in models.items():
         multitask = data["methods"]["multitask"]["eager"]["step"]
         auto = default(data)
-        assert auto.refresh is not None
         ratios.append(f"{(auto.step + auto.refresh / CYCLE) / multitask:.2f} ({NAMES[job]})")
     return f'* "Mean" as a ratio of the median times of the whole run:\n  {", ".join(ratios)}.'
 

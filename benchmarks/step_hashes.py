@@ -438,8 +438,8 @@ def compare(hashes: Mapping[str, str], saved: Mapping[str, Any], asked: set[str]
             print(f"warning: {name} is {here[name]!r}, in the file {saved[name]!r}")
     before = saved["hashes"]
     differ = [name for name in hashes if name in before and before[name] != hashes[name]]
-    raised = [name for name in before if name in asked and name not in hashes]
-    new = [name for name in hashes if name not in before]
+    raised = sorted(asked.intersection(before).difference(hashes))
+    new = sorted(hashes.keys() - before.keys())
     groups = {"differ": differ, "missing, because they raise": raised, "new": new}
     for title, names in groups.items():
         print(f"{title}: {len(names)}", *names, sep="\n    ")

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 Action = Callable[[], object]
-Name = tuple[str, str]
-"""Method and kind of step."""
+Kind = tuple[str, str]
+"""A method and the kind of its step."""
 
 
 class FastCores:
@@ -88,14 +88,14 @@ def seconds(action: Action, device: torch.device) -> float:
 
 
 def rounds(
-    actions: Mapping[Name, Action], device: torch.device, *, repeats: int, limit: float
-) -> dict[Name, list[float]]:
+    actions: Mapping[Kind, Action], device: torch.device, *, repeats: int, limit: float
+) -> dict[Kind, list[float]]:
     """Seconds of each action in every round; they take turns, so that a drift of the clock affects
     all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
-    seconds_of: dict[Name, list[float]] = defaultdict(list)
+    seconds_of: dict[Kind, list[float]] = defaultdict(list)
     start = time.perf_counter()
     for done in range(repeats):
         CORES.choose(device)

@@ -43,8 +43,8 @@ def argument_parser() -> argparse.ArgumentParser:
     runner.add_argument("--pairs", required=True, help="names with commas, all or held_out")
     runner.add_argument("--seeds", default="0", help="numbers and ranges: 0-4,7")
     runner.add_argument("--methods", default="default", help=f"all, or of {', '.join(run.METHODS)}")
-    runner.add_argument("--out", type=Path, required=True, help="results, files and caches")
-    runner.add_argument("--data", type=Path, help="folder of the public data sets, to build pairs")
+    runner.add_argument("--out", type=absolute, required=True, help="results, files and caches")
+    runner.add_argument("--data", type=absolute, help="folder of the public data sets")
     runner.add_argument("--autogluon", help="the interpreter of AutoGluon's environment")
     runner.add_argument("--workers", type=int, default=1, help="processes that share the work")
     runner.add_argument("--quick", action="store_true", help="six steps for every network: a test")
@@ -56,6 +56,11 @@ def argument_parser() -> argparse.ArgumentParser:
     packer.add_argument("--out", type=Path, required=True, help="the folder given to run")
     packer.add_argument("record", type=Path, metavar="RECORD", help="the file")
     return parser
+
+
+def absolute(text: str) -> Path:
+    """A path that stays the same in another folder: the runner works in the checkout's root."""
+    return Path(text).resolve()
 
 
 def run_methods(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -70,10 +75,7 @@ def run_methods(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     unknown = set(methods).difference(run.METHODS)
     if unknown:
         parser.error(f"unknown method {', '.join(sorted(unknown))}")
-    data = options.data
-    if data is not None:
-        data = data.resolve()
-    place = run.Place(options.out.resolve(), data, options.autogluon, options.quick)
+    place = run.Place(options.out, options.data, options.autogluon, options.quick)
     run.run_all(names, numbers(options.seeds), methods, place, options.workers)
 
 

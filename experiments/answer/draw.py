@@ -87,7 +87,6 @@ def joined(parts: Sequence[Part]) -> Part:
     ids: list[str] = []
     texts: list[str] = []
     for part in parts:
-        assert isinstance(part.inputs, list)
         ids += part.ids
         texts += part.inputs
     labels = np.concatenate([part.labels for part in parts])

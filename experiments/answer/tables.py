@@ -25,7 +25,6 @@ def embedded(part: Part) -> Part:
 
     They are 48 fixed random filters of 5 x 5 pixels, ReLU, and means over the four quarters.
     """
-    assert isinstance(part.inputs, np.ndarray)
     numbers = generator("filters").standard_normal((FILTERS, 3, 5, 5), dtype=np.float32)
     filters = torch.from_numpy(numbers)
     filters -= filters.mean((1, 2, 3), keepdim=True)
@@ -40,7 +39,6 @@ def embedded(part: Part) -> Part:
 
 def hashed_words(part: Part) -> Part:
     """Texts become a list column: log counts of words, hashed into 256 numbers."""
-    assert isinstance(part.inputs, list)
     counts = np.zeros((len(part), HASHED), dtype=np.float32)
     for row, text in enumerate(part.inputs):
         for word in re.findall(r"\w+", text.lower()):

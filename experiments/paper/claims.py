@@ -76,9 +76,9 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
     begin, *_, end = rows
     first = rows[begin].test
     last = rows[end].test
-    seeds = [seed for seed in first if seed in last]
-    a = np.array([first[seed] for seed in seeds])
-    b = np.array([last[seed] for seed in seeds])
+    seeds = sorted(first.keys() & last.keys())
+    a = np.array(list(map(first.__getitem__, seeds)))
+    b = np.array(list(map(last.__getitem__, seeds)))
     p = 1.0  # of values that are all the same, or differ by the same
     if min(np.std(a + b), np.std(a - b)) > ROUNDING:
         p = float(pearsonr(a + b, a - b)[1])

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attittud_lab.statistics import FEWEST, Summary
 from experiments.reproduce.results import Line
 
@@ -138,7 +140,7 @@ def _by_superclass(path: Path) -> None:
         # Rows that are equal must not hide each other.
         shift = 0.11 * (len(looks) / 2 - 0.5 - number)
         accuracies = _percent(rows[label].test[name] for name in order)
-        heights = [at + shift for at in range(len(order))]
+        heights = np.arange(len(order)) + shift
         look = {"color": color, "markersize": 3.5, "linestyle": ""}
         left.plot(accuracies, heights, marker, label=SHORT[label], **look)
     left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])

@@ -69,8 +69,8 @@ class Row:
     def minus(self, other: Row) -> Difference:
         """Paired over the seeds that both have."""
         seeds = sorted(self.runs.keys() & other.runs.keys())
-        first = [self.test[seed] for seed in seeds]
-        second = [other.test[seed] for seed in seeds]
+        first = list(map(self.test.__getitem__, seeds))
+        second = list(map(other.test.__getitem__, seeds))
         return paired(first, second, PROPORTION)
 
 
@@ -85,12 +85,12 @@ class Part:
     tuning: Sequence[Key]
     """The seeds that the search was made with."""
 
-    def best(self, labels: Sequence[str]) -> Row:
-        """The row that is better on validation over the seeds that all have. One that diverged with
-        a seed comes last: the other seeds are the lucky ones.
+    def better(self, label: str, other: str) -> Row:
+        """The row that is better on validation over the seeds that both have. One that diverged
+        with a seed comes last: the other seeds are the lucky ones.
         """
-        rows = [self.rows[label] for label in labels]
-        seeds = sorted(set.intersection(*(set(row.runs) for row in rows)))
+        rows = (self.rows[label], self.rows[other])
+        seeds = sorted(rows[0].runs.keys() & rows[1].runs.keys())
         return max(rows, key=lambda row: (not row.diverged, *row.validation(seeds)))
 
 

@@ -95,7 +95,8 @@ def column(task: str, labels: str) -> Part:
     results.rows[PLAIN] = plain.rows[PLAIN]
     results.tried[PLAIN] = plain.tried[PLAIN]
     for prefix in ("", SWAPPED):
-        results.rows[prefix + OURS] = results.best([prefix + label for label in ETAS])
+        flip, orthogonal = ETAS
+        results.rows[prefix + OURS] = results.better(prefix + flip, prefix + orthogonal)
     return results
 
 

@@ -108,9 +108,9 @@ def summed_up(results: Part) -> str:
     fair = rows["pretrain"]
     released = rows["pretrain_as_released"]
     gained, interval, n, _ = difference_cells(fair.minus(released))
-    common = [seed for seed in released.test if seed in fair.test]
-    before = 100 * fmean(released.test[seed] for seed in common)
-    after = 100 * fmean(fair.test[seed] for seed in common)
+    common = sorted(released.runs.keys() & fair.runs.keys())
+    before = 100 * fmean(map(released.test.__getitem__, common))
+    after = 100 * fmean(map(fair.test.__getitem__, common))
     lead = printed.TABLE2["orthogonal"][1] - printed.TABLE2["pretrain"][1]
     return f"""\
 * On Cat-vs-Dog, we compare {len(differences)} rows of ATTITTUD with a multitask that had the same search: {so_many(better)}
