@@ -137,6 +137,19 @@ def test_tensors_outside_of_the_model_get_no_gradient():
     assert p.xa.grad is None
 
 
+@pytest.mark.parametrize("expanded", [True, False])
+def test_gradients_do_not_share_memory(expanded):
+    """Autograd returns one tensor for both parameters of this head."""
+    model = nn.ParameterDict({name: torch.ones(3) for name in ("body", "left", "right")})
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2)
+    both = model["left"] + model["right"]
+    loss = both.sum() if expanded else both.square().sum()
+    guide.backward((torch.randn(4, 3) @ model["body"]).square(), model["body"].sum() + loss)
+    before = model["right"].grad.clone()
+    model["left"].grad.mul_(2)
+    assert torch.equal(model["right"].grad, before)
+
+
 def test_a_frozen_layer_is_no_forgotten_zero_grad(recwarn):
     model, x = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), torch.randn(6, 4)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100)
