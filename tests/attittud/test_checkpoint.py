@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -156,7 +156,8 @@ def refused(run: Run, folder: Path, culprit: str) -> None:
 def test_a_damaged_file_is_refused(run, tmp_path, name, culprit):
     file = tmp_path / name
     honest = file.read_bytes()
-    for content in (b"", b"{}", b"[]", b"\x00" * len(honest), honest[: len(honest) // 2]):
+    others = (b"", b"{}", b"[]", b"\x00" * len(honest), honest[: len(honest) // 2], honest + b" ")
+    for content in others:
         file.write_bytes(content)
         refused(run, tmp_path, culprit)
 
@@ -183,7 +184,6 @@ def test_a_changed_bit_is_refused(honest, name, at, bit):
     content = file.read_bytes()
     changed = bytearray(content)
     changed[int(at * len(content))] ^= 1 << bit
-    assume(changed.lower() != content.lower() or name != "guide.json")  # 1e-05 may become 1E-05
     file.write_bytes(changed)
     try:
         refused(run, folder, Path(name).name)

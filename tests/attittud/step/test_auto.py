@@ -340,6 +340,15 @@ def test_judges_are_needed_once():
     step(p, guide)  # the failed step is forgotten
 
 
+def test_a_first_step_that_fails_leaves_no_scores():
+    p, guide = make()
+    used = p.loss()
+    used.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        guide.backward(p.losses(), {"a": p.loss(), "b": used}, judge=lambda: p.losses(JUDGES))
+    assert guide.state_dict()["judges"]["records"] == {}
+
+
 def test_judge_comes_before_auxiliary():
     p, guide = make()
     guide.primary(p.losses(TRAINED))
