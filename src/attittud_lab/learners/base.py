@@ -92,6 +92,8 @@ class SimpleLearner(ABC):
     fitted: ClassVar[type[Fitted]]
     dense_only: ClassVar[bool] = False
     """Whether sparse features are refused."""
+    slowness: ClassVar[int] = 1
+    """Where a learner is fitted many times, it gets this part of the rows."""
 
     @abstractmethod
     def settings(self, several: bool) -> Settings:

@@ -130,6 +130,7 @@ class ExtraTrees(SimpleLearner):
     name = "extra trees"
     fitted = ExtraTreesModel
     dense_only = True
+    slowness = 4
     trees: ClassVar[int] = 200
 
     def settings(self, several: bool) -> Settings:
@@ -223,6 +224,7 @@ class Boosting(SimpleLearner):
     name = "boosting"
     fitted = BoostingModel
     dense_only = True
+    slowness = 4
     rate: ClassVar[float] = 0.1
 
     def settings(self, several: bool) -> Settings:

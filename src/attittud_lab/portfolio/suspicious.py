@@ -21,11 +21,12 @@ from torch import Tensor
 
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.files import write_atomically
-from attittud_lab.learners import Numbers, Setting
-from attittud_lab.portfolio.simple import SimpleCandidates
+from attittud_lab.learners import Numbers, find_learner
+from attittud_lab.portfolio.simple import ALONE, SimpleCandidates
+from attittud_lab.portfolio.standing import best_alone
 from attittud_lab.portfolio.translations import best_problem
 from attittud_lab.predict.outputs import harmless
-from attittud_lab.uses.base import SourceModels, fit_source
+from attittud_lab.uses.base import SOURCE_LEARNER, SourceModels, fit_source
 from attittud_lab.uses.evaluate import fit_final
 from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, SourceData
 from attittud_lab.uses.translated import Translation
@@ -46,7 +47,11 @@ SURE = 0.5
 PARTS = 5
 """A source is divided into this many parts; each is judged by models of the others."""
 MOST_EXAMINED = 10_000
-"""How many labels of a larger source are drawn at random."""
+"""How many labels of a larger source are drawn at random, if the learner is the fastest."""
+MOST_PRIMARY = 2_000
+"""How many primary examples are drawn at random, if there are more: these are enough to judge
+labels by.
+"""
 SHOWN = 8
 """Examples of a source that the report shows."""
 MOST_PICTURED = 5
@@ -55,22 +60,23 @@ SIDE = 64
 """The longest side of a small picture, in pixels."""
 LETTERS = 120
 """Letters of a text that the report shows."""
-SETTING: Setting = {"penalty": 0.1, "weight": 1.0}
-"""The setting of the translated linear learner. A setting and a temperature from the folds found no
-more wrong labels.
+WEIGHT = 1.0
+"""The weight of auxiliary rows in the use *translated*. A weight, a setting and a temperature from
+the folds found no more wrong labels.
 """
 RowNumbers = npt.NDArray[np.int64]
 
 
 def suspicious(simple: SimpleCandidates, data: Prepared, folder: Path) -> list[dict[str, Any]]:
     """Write suspicious.csv; returns what leaderboard.json says about each source."""
-    _, problem = best_problem(simple)
+    features, problem = best_problem(simple)
     if problem is None:
         return []
+    judge = best_learner(simple, features)
     rows: list[list[str]] = []
     lists: list[dict[str, Any]] = []
     for source in problem.sources.values():
-        suspects = examine(problem, source, simple.seed)
+        suspects = examine(problem, source, simple.seed, judge)
         names = example_names(data, source.name, suspects.rows)
         for suspect, name in zip(suspects.listed, names, strict=True):
             rows.append(suspect.cells(source.name, name))
@@ -87,12 +93,29 @@ def suspicious(simple: SimpleCandidates, data: Prepared, folder: Path) -> list[d
                 "listed": len(suspects.listed),
                 "same_classes": source.same_classes,
                 "rate": RATE,
+                "judge": judge,
                 "top": top,
             }
         )
     if lists:
         write_csv(folder / FILE, rows)
     return lists
+
+
+def best_learner(simple: SimpleCandidates, features: str) -> str:
+    """Return the learner that is best on the primary labels alone, with these features.
+
+    It judges the labels. A learner that does not fit the classes takes its own errors for wrong
+    labels: with 3,000 right labels of a rule about two columns, the linear one listed 275.
+    """
+    standings = []
+    for label, candidate in simple.candidates.items():
+        if candidate.features == features and candidate.use == ALONE:
+            standings.append(simple.standings[label])
+    best = best_alone(standings)
+    if best is None:
+        return SOURCE_LEARNER
+    return simple.candidates[best.label].learner
 
 
 # --------------------------------------------------------------------------------------- one source
@@ -144,8 +167,10 @@ class Suspects:
         return np.array([suspect.row for suspect in self.listed], dtype=np.int64)
 
 
-def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
-    """Find the labels of a source that look wrong.
+def examine(
+    problem: Problem, source: SourceData, seed: int, judge: str = SOURCE_LEARNER
+) -> Suspects:
+    """Find the labels of a source that look wrong; `judge` is the learner of the primary classes.
 
     Another class must have a probability of at least `SURE`. The list is the longest that keeps to
     `RATE`: with the primary classes its estimated false discovery rate (see `within_rate`), with
@@ -154,13 +179,19 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     Where an example has several labels at once, each label is a yes/no question with a list of its
     own, and all lists are joined.
     """
+    most = MOST_EXAMINED
+    if source.same_classes:
+        most //= find_learner(judge).slowness
+    if len(problem.labels) > MOST_PRIMARY:
+        drawn = np.random.default_rng(seed).permutation(len(problem.labels))[:MOST_PRIMARY]
+        problem = problem.rows(np.sort(drawn))
     if not source.several:
-        return _examine(problem, source, MOST_EXAMINED, seed)
-    most = max(1, MOST_EXAMINED // len(source.classes))
+        return _examine(problem, source, most, seed, judge)
+    most = max(1, most // len(source.classes))
     suspects: list[Suspect] = []
     examined = 0
     for question in questions(problem, source):
-        part = _examine(*question, most, seed)
+        part = _examine(*question, most, seed, judge)
         suspects += part.listed
         examined += part.examined
     suspects.sort(key=lambda suspect: suspect.label_probability)
@@ -184,14 +215,14 @@ def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, S
         yield problem, replace(asked, same_classes=False)
 
 
-def _examine(problem: Problem, source: SourceData, most: int, seed: int) -> Suspects:
+def _examine(problem: Problem, source: SourceData, most: int, seed: int, judge: str) -> Suspects:
     """Find labels that look wrong where each example has one, among `most` of them at most."""
     rows = np.flatnonzero(source.labels >= 0)
     generator = np.random.default_rng(seed)
     if len(rows) > most:
         rows = np.sort(generator.permutation(rows)[:most])
     part = source.rows(rows)
-    likely, by_chance = probabilities(problem, part, generator, seed)
+    likely, by_chance = probabilities(problem, part, generator, seed, judge)
     listed, right = _doubtful(likely, part.labels)
     if by_chance is None:
         means = np.cumsum(right) / np.arange(1, len(right) + 1)
@@ -238,13 +269,17 @@ def within_rate(right: Numbers, by_chance: Numbers) -> int:
 
 
 def probabilities(
-    problem: Problem, source: SourceData, generator: np.random.Generator, seed: int
+    problem: Problem,
+    source: SourceData,
+    generator: np.random.Generator,
+    seed: int,
+    judge: str = SOURCE_LEARNER,
 ) -> tuple[Numbers, Numbers | None]:
     """Return the probability of each class of the source for each of its examples, rows x classes,
     and the same with permuted primary labels (None if primary labels are not used).
 
     An example gets it from models of the other parts of the source. If the classes are the primary
-    ones, it is q(c) ∝ p(c|x) C[c, a], with p of the linear learner with the use *translated*, and
+    ones, it is q(c) ∝ p(c|x) C[c, a], with p of the learner `judge` with the use *translated*, and
     the channel C. So a label is compared with the primary classes, even if the whole source calls
     them by other names. With other classes it is the prediction of a model of the source, as in
     confident learning (Northcutt et al., 2021).
@@ -265,18 +300,22 @@ def probabilities(
         models = SourceModels({source.name: training}, seed)
         truthful = replace(problem, sources={source.name: training})
         permuted = replace(truthful, labels=generator.permutation(truthful.labels))
-        likely[judged] = _posterior(truthful, held_out, models, seed)
-        by_chance[judged] = _posterior(permuted, held_out, models, seed)
+        likely[judged] = _posterior(truthful, held_out, models, seed, judge)
+        by_chance[judged] = _posterior(permuted, held_out, models, seed, judge)
     if not source.same_classes:
         return likely, None
     return likely, by_chance
 
 
-def _posterior(problem: Problem, held_out: SourceData, models: SourceModels, seed: int) -> Numbers:
+def _posterior(
+    problem: Problem, held_out: SourceData, models: SourceModels, seed: int, judge: str
+) -> Numbers:
     """Return q(c) of held-out examples of the only source of a problem, rows x classes."""
     source = problem.sources[held_out.name]
-    candidate = SimpleCandidate("", "linear", "translated", (source.name,))
-    model = fit_final(problem, candidate, SETTING, seed=seed, models=models)
+    candidate = SimpleCandidate("", judge, "translated", (source.name,))
+    settings = find_learner(judge).fewer_settings(problem.several)
+    setting = {**settings[len(settings) // 2], "weight": WEIGHT}
+    model = fit_final(problem, candidate, setting, seed=seed, models=models)
     channel = Translation.estimate(source, problem, models, seed).channel
     scores = torch.from_numpy(model.scores(held_out.features))
     posterior: Numbers = channel.posterior(scores, torch.from_numpy(held_out.labels)).numpy()

@@ -22,7 +22,7 @@ from attittud_lab.portfolio import words
 from attittud_lab.portfolio.intervals import FEWEST_GROUPS
 from attittud_lab.portfolio.simple import SimpleCandidates
 from attittud_lab.portfolio.standing import rank, usable
-from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.base import SourceModels, own_meanings
 from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import LabelNumbers, Problem, SourceData
 from attittud_lab.uses.translated import Translation, label_shares
@@ -131,7 +131,8 @@ def translate(
         for cell in channel.cells(drawn, rows, columns):
             cells.append(replace(cell, **moved))
         channels.append({"of": questions, **_estimate(channel.openness, drawn.openness)})
-    return _table(problem, source, channels, cells)
+    own = own_meanings(source.labelled, seed)
+    return _table(problem, source, channels, cells, own)
 
 
 def source_probabilities(problem: Problem, source: SourceData, models: SourceModels) -> Numbers:
@@ -314,9 +315,15 @@ def _estimate(value: float, draws: Numbers) -> Estimate:
 
 
 def _table(
-    problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]
+    problem: Problem,
+    source: SourceData,
+    channels: list[dict[str, Any]],
+    cells: list[Cell],
+    own: Numbers,
 ) -> dict[str, Any]:
-    """Return what leaderboard.json says about a source."""
+    """Return what leaderboard.json says about a source; `own` has what its labels mean by its own
+    labels.
+    """
     if problem.several:
         sizes = (problem.labels == 1).sum(axis=0)
     else:
@@ -338,11 +345,13 @@ def _table(
         "openness": channels,
         "whole": small,
         "entries": entries,
-        "sentences": _sentences(problem, source, cells),
+        "sentences": _sentences(problem, source, cells, own),
     }
 
 
-def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[dict[str, Any]]:
+def _sentences(
+    problem: Problem, source: SourceData, cells: list[Cell], own: Numbers
+) -> list[dict[str, Any]]:
     """Return the clearest translations, one for each label at most.
 
     A translation is clear if its channel is open, and if the whole interval of its meaning is above
@@ -360,6 +369,10 @@ def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[
     for cell in clearest[:SENTENCES]:
         label = str(source.classes[cell.column])
         name = str(problem.classes[cell.row])
-        text = words.translation(source.name, label, name, cell.meaning)
-        sentences.append({"label": label, "class": name, **cell.meaning, "text": text})
+        share: float | None = None
+        if not math.isnan(own[cell.column]):
+            share = float(own[cell.column])
+        text = words.translation(source.name, label, name, cell.meaning, share)
+        sentence = {"label": label, "class": name, **cell.meaning, "own": share, "text": text}
+        sentences.append(sentence)
     return sentences

@@ -217,12 +217,21 @@ def networks_may_help(names: Iterable[str]) -> str:
 # -------------------------------------------------------------------------------- translated labels
 
 
-def translation(source: str, label: str, name: str, meaning: Mapping[str, Any]) -> str:
-    """Say what a label of a source means, such as "what web calls cat is 61 % dog to you (52 to 70
-    %)".
+def translation(
+    source: str, label: str, name: str, meaning: Mapping[str, Any], own: float | None
+) -> str:
+    """Say what a label of a source means, such as "what a model of web calls cat is 61 % dog to you
+    (52 to 70 %), and 93 % cat in web".
+
+    `own` is the share of the label itself among the source's own examples, if it is known: the
+    figure of labels that are right and mean the same to both.
     """
     ends = f"{100 * meaning['low']:.0f} to {100 * meaning['high']:.0f} %"
-    return f"what {source} calls {label} is {100 * meaning['value']:.0f} % {name} to you ({ends})"
+    share = f"{100 * meaning['value']:.0f} %"
+    text = f"what a model of {source} calls {label} is {share} {name} to you ({ends})"
+    if own is not None:
+        text += f", and {100 * own:.0f} % {label} in {source}"
+    return text
 
 
 def clearest(tables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -87,8 +87,9 @@ def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         if source["examined"] < source["labels"]:
             examined += f", drawn at random from {source['labels']}"
         if source["same_classes"]:
-            judge = "compared with your classes"
-            remark = f"At most about {100 * source['rate']:.0f} % of these are right after all"
+            judge = f"compared with your classes by the learner {source['judge']}"
+            chance = f"about {100 * source['rate']:.0f} % as many would be listed by chance"
+            remark = f"At most {chance}, and more are right where this learner errs"
         else:
             judge = "compared with the other labels of the source"
             remark = "Many of these may be right after all"

@@ -24,13 +24,14 @@ from attittud_lab.learners import (
     TrainingRows,
     find_learner,
 )
-from attittud_lab.learners.base import stack_columns
+from attittud_lab.learners.base import sigmoid, stack_columns
 from attittud_lab.uses.problem import Problem, SourceData, log_loss, training_rows
 
 SOURCE_LEARNER = "linear"
 """The learner of all models of sources: fast, and its probabilities are calibrated."""
 HELD_OUT = 5
 """One of this many parts of a source is held out to choose the setting of its model."""
+_SMALLEST = 1e-12
 
 
 class SourceModels:
@@ -57,7 +58,7 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     """
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
-    losses = _losses_by_setting(source, settings, seed)
+    losses, _ = _tried_settings(source, seed)
     best = len(settings) // 2
     if losses:
         best = int(np.argmin(losses))
@@ -66,21 +67,51 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
 
 def held_out_loss(source: SourceData, seed: int) -> float:
     """Return the mean log-loss of the best setting on the part of a source that is held out."""
-    settings = find_learner(SOURCE_LEARNER).settings(source.several)
-    return min(_losses_by_setting(source, settings, seed), default=0.0)
+    losses, _ = _tried_settings(source, seed)
+    return min(losses, default=0.0)
 
 
-def _losses_by_setting(source: SourceData, settings: Settings, seed: int) -> list[float]:
-    """Return the log-loss of each setting on the part that is held out; nothing for a source that
-    is too small to be divided.
+def own_meanings(source: SourceData, seed: int) -> Numbers:
+    """Return what each label of a source means by the source's own labels, as a model of it says.
+
+    Of what the model calls a, the share of the label a: Σ_{i: a_i = a} p(a|x_i) / Σ_i p(a|x_i), over
+    the part of the source that is held out; NaN for a label without examples there. A channel with
+    right labels has such meanings. They are far below 1 where the model does not fit the source.
     """
-    part = np.random.default_rng(seed).permutation(len(source.labels)) % HELD_OUT
-    train = source.rows(np.flatnonzero(part != 0))
-    held_out = source.rows(np.flatnonzero(part == 0))
+    losses, models = _tried_settings(source, seed)
+    if not losses:
+        return np.full(len(source.classes), np.nan)
+    held_out = _parts(source, seed)[1]
+    scores = models[int(np.argmin(losses))].scores(held_out.features)
+    if source.several:
+        likely = np.where(held_out.labels >= 0, sigmoid(scores), 0)
+        has_label = held_out.labels == 1
+    else:
+        likely = np.exp(scores)
+        has_label = held_out.labels[:, None] == np.arange(len(source.classes))
+    total = likely.sum(axis=0)
+    shares = (likely * has_label).sum(axis=0) / np.maximum(total, _SMALLEST)
+    return np.where(has_label.any(axis=0), shares, np.nan)
+
+
+def _tried_settings(source: SourceData, seed: int) -> tuple[list[float], list[Fitted]]:
+    """Return the log-loss of each setting on the part that is held out, and the models; nothing
+    for a source that is too small to be divided.
+    """
+    learner = find_learner(SOURCE_LEARNER)
+    train, held_out = _parts(source, seed)
     if not len(train.labels) or not len(held_out.labels):
-        return []
-    models = find_learner(SOURCE_LEARNER).fits(training_rows(train), settings, seed)
-    return [log_loss(model.scores(held_out.features), held_out.labels) for model in models]
+        return [], []
+    settings = learner.settings(source.several)
+    models = list(learner.fits(training_rows(train), settings, seed))
+    losses = [log_loss(model.scores(held_out.features), held_out.labels) for model in models]
+    return losses, models
+
+
+def _parts(source: SourceData, seed: int) -> tuple[SourceData, SourceData]:
+    """Return the part of a source that trains and the part that is held out."""
+    part = np.random.default_rng(seed).permutation(len(source.labels)) % HELD_OUT
+    return source.rows(np.flatnonzero(part != 0)), source.rows(np.flatnonzero(part == 0))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from attittud_lab.config.load import loads
+from attittud_lab.portfolio import suspicious
 from attittud_lab.portfolio.run import run
 from attittud_lab.portfolio.suspicious import (
     FILE,
@@ -84,6 +85,62 @@ def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(same_classe
         assert labels[suspect.row, ["cat", "dog"].index(name)] == ["no", "yes"].index(answer)
     chances = [suspect.label_probability for suspect in suspects.listed]
     assert chances == sorted(chances)
+
+
+def rule(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of two columns, and right labels that a linear model fits only in part."""
+    features = np.random.default_rng(0).uniform(-1, 1, (count, 2)).astype(np.float32)
+    inside = (features[:, 0] > -0.2) & (np.abs(features[:, 1]) < 0.6)
+    return features, inside.astype(np.int64)
+
+
+def test_right_labels_are_not_listed_by_a_learner_that_fits():
+    features, right = rule(1200)
+    own = Problem(features[:200], right[:200], ["no", "yes"])
+    listed = {}
+    for wrong in (0.0, 0.3):
+        labels = right[200:].copy()
+        planted = np.random.default_rng(1).random(1000) < wrong
+        labels[planted] = 1 - labels[planted]
+        source = SourceData("web", features[200:], labels, ["no", "yes"], same_classes=True)
+        problem = replace(own, sources={"web": source})
+        for judge in ("linear", "kernel"):
+            rows = examine(problem, source, 0, judge).rows
+            listed[judge, wrong] = len(rows), planted[rows].mean() if len(rows) else 1.0
+    assert listed["kernel", 0.0][0] < 20 < listed["linear", 0.0][0]
+    assert listed["kernel", 0.3][0] > 150
+    assert listed["kernel", 0.3][1] > 1 - RATE
+
+
+def test_a_slow_learner_judges_fewer_labels(monkeypatch):
+    features, right = rule(260)
+    source = SourceData("web", features[60:], right[60:], ["no", "yes"], same_classes=True)
+    problem = Problem(features[:60], right[:60], ["no", "yes"], sources={"web": source})
+    monkeypatch.setattr(suspicious, "MOST_EXAMINED", 100)
+    assert examine(problem, source, 0, "linear").examined == 100
+    assert examine(problem, source, 0, "extra trees").examined == 25
+
+
+def test_the_learner_that_is_best_alone_judges(tmp_path):
+    features, right = rule(300)
+    for name, rows in (("primary", slice(0, 120)), ("auxiliary", slice(120, 300))):
+        lines = [
+            f"{x:.4f},{y:.4f},{['no', 'yes'][c]}"
+            for (x, y), c in zip(features[rows], right[rows], strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x,y,label", *lines]))
+    job = {
+        "strategy": "portfolio",
+        "data": {
+            "kind": "table",
+            "primary": {"path": str(tmp_path / "primary.csv"), "test": 0, "validation": 0},
+            "auxiliary": {"web": {"path": str(tmp_path / "auxiliary.csv"), "share_head": True}},
+        },
+        "portfolio": {"learners": ["linear", "kernel"], "uses": ["alone"]},
+    }
+    run(loads(json.dumps(job)), run_dir=tmp_path / "run")
+    (listed,) = board(tmp_path / "run")["suspicious"]
+    assert listed["judge"] == "kernel"
 
 
 def test_several_labels_of_which_one_is_missing_or_always_the_same():
