@@ -16,6 +16,7 @@ import torch
 from benchmarks.figures import methods_table
 from benchmarks.results import RESULTS, provenance, write
 from benchmarks.steps import Bench
+from benchmarks.timing import DEVICE
 from benchmarks.workloads import SPECS
 
 
@@ -64,7 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device",
         type=device,
-        default="cuda" if torch.cuda.is_available() else "cpu",
+        default=DEVICE,
         help="cuda, cuda:1 or cpu (default: a GPU where there is one; a CPU runs tiny sizes only)",
     )
     parser.add_argument(

@@ -48,7 +48,9 @@ class Method(ABC):
     @property
     def kinds(self) -> tuple[bool, ...]:
         """The values of `refresh` that `step` takes."""
-        return (True, False) if self.has_refresh else (False,)
+        if self.has_refresh:
+            return (True, False)
+        return (False,)
 
     @abstractmethod
     def backward(self, refresh: bool) -> None:
@@ -167,7 +169,6 @@ class Plain(Method):
         if refresh:
             self.basis = None
             self.basis = self.build(losses)
-        assert self.basis is not None
         everything = self.shared + self.others
         of_primary = torch.autograd.grad(losses.mean(), everything, allow_unused=True)
         of_auxiliary = torch.autograd.grad(loss, everything, allow_unused=True)

@@ -33,7 +33,7 @@ import torch
 from benchmarks.methods import Guided, Method, Multitask, TorchJD, TorchJDLoop
 from benchmarks.results import provenance, write
 from benchmarks.steps import CYCLE, note, warm_up
-from benchmarks.timing import CORES, seconds
+from benchmarks.timing import CORES, DEVICE, seconds
 from benchmarks.workloads import SPECS, Workload
 
 MODELS = ("wrn22", "roberta128", "roberta512")
@@ -150,7 +150,7 @@ def main() -> None:
         "--before", type=Path, required=True, help="folder with the other `attittud`, such as src"
     )
     parser.add_argument("--only", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default=DEVICE)
     parser.add_argument(
         "--seconds", type=float, default=90.0, help="per model, with its warm-up (default: 90)"
     )

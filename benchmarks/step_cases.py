@@ -62,7 +62,7 @@ class Case:
 
     @property
     def workers(self) -> int:
-        return 2 if self.kind in ("group", "ddp", "fsdp") else 1
+        return {"group": 2, "ddp": 2, "fsdp": 2}.get(self.kind, 1)
 
     @property
     def by_verbs(self) -> bool:

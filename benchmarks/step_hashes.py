@@ -129,7 +129,9 @@ class Run:
 
     def descend(self) -> None:
         """Take a step of SGD, which keeps no state. Its rate undoes the scale of the losses."""
-        scale = self.case.scale if self.case.scale > 0 else 1.0
+        scale = 1.0
+        if self.case.scale > 0:
+            scale = self.case.scale
         torch.optim.SGD(self.inner.parameters(), lr=0.1 / scale).step()
 
     def gradients(self) -> list[Tensor | None]:
@@ -158,9 +160,10 @@ class Run:
         """This worker's part of some examples."""
         if self.case.workers == 1:
             return slice(start, stop)
-        first, second = self.case.shares if head == "primary" else (2, 1)
-        cut = start + (stop - start) * first // (first + second)
-        return slice(start, cut) if dist.get_rank() == 0 else slice(cut, stop)
+        shares = {"primary": self.case.shares, "auxiliary": (2, 1)}[head]
+        ends = (start, start + (stop - start) * shares[0] // sum(shares), stop)
+        rank = dist.get_rank()
+        return slice(ends[rank], ends[rank + 1])
 
     def losses(self, head: str, start: int, stop: int) -> Any:
         """This worker's part of the losses of some examples.
@@ -180,7 +183,9 @@ class Run:
             losses = F.cross_entropy(logits, y[rows], reduction="none")[:count]
         if self.is_broken() and head == "primary" and rows.start == self.index:
             return torch.cat([losses[:1] * torch.nan, losses[1:]])
-        return losses if math.isnan(self.case.scale) else losses * self.case.scale
+        if math.isnan(self.case.scale):
+            return losses
+        return losses * self.case.scale
 
     def primary(self) -> Any:
         return self.losses("primary", *self.batch("primary"))

@@ -198,7 +198,7 @@ def warm_up(method: Method) -> None:
     captured.
     """
     for refresh in method.kinds:
-        for _ in range(2 if refresh else 5):
+        for _ in range({True: 2, False: 5}[refresh]):
             method.step(refresh)
 
 

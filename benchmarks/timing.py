@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # unless another one is named
 Action = Callable[[], object]
-Kind = tuple[str, str]
-"""A method and the kind of its step."""
 
 
 class FastCores:
@@ -88,14 +87,14 @@ def seconds(action: Action, device: torch.device) -> float:
 
 
 def rounds(
-    actions: Mapping[Kind, Action], device: torch.device, *, repeats: int, limit: float
-) -> dict[Kind, list[float]]:
+    actions: Mapping[tuple[str, str], Action], device: torch.device, *, repeats: int, limit: float
+) -> dict[tuple[str, str], list[float]]:
     """Seconds of each action in every round; they take turns, so that a drift of the clock affects
     all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
-    seconds_of: dict[Kind, list[float]] = defaultdict(list)
+    seconds_of: dict[tuple[str, str], list[float]] = defaultdict(list)
     start = time.perf_counter()
     for done in range(repeats):
         CORES.choose(device)

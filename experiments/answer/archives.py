@@ -87,7 +87,5 @@ def tar_member(archive: bytes, name: str) -> bytes:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for entry in tar:
             if entry.isfile() and entry.name.endswith(name):
-                file = tar.extractfile(entry)
-                assert file is not None
-                return file.read()
+                return tar.extractfile(entry).read()
     raise SystemExit(f"the archive has no file that ends with {name}")

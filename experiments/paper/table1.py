@@ -95,8 +95,7 @@ def column(task: str, labels: str) -> Part:
     results.rows[PLAIN] = plain.rows[PLAIN]
     results.tried[PLAIN] = plain.tried[PLAIN]
     for prefix in ("", SWAPPED):
-        flip, orthogonal = ETAS
-        results.rows[prefix + OURS] = results.better(prefix + flip, prefix + orthogonal)
+        results.rows[prefix + OURS] = results.better(*(prefix + label for label in ETAS))
     return results
 
 

@@ -101,7 +101,6 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
         config = SourceConfig(path=str(folder), split="train", label=column)
         listings.append(open_listing(config, open_source(config.path), "train"))
     fine, coarse = listings
-    assert fine.labels is not None and coarse.labels is not None
     fine_of: dict[str, list[str]] = {name: [] for name in coarse.classes}
     for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
         fine_of[coarse.classes[a]].append(fine.classes[b])
