@@ -106,11 +106,16 @@ def needs(extra: str | None, package: str, what: str) -> InputError:
 
     `extra` is our extra that installs it, None if there is none.
     """
-    to_install = package
+    command = f"pip install {package}"
     if extra:
-        to_install = f"'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')"
+        command = installing(extra)
     reason = f"{what} needs the package {package!r}, which is not installed"
-    return InputError(f"{reason}; run: pip install {to_install}")
+    return InputError(f"{reason}; run: {command}")
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs one of our extras, for a user and for a checkout."""
+    return f"pip install 'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')"
 
 
 def optional(module: str, extra: str, what: str, package: str | None = None) -> Any:

