@@ -53,6 +53,12 @@ class FeatureMap(ABC):
         weights.
         """
 
+    def stored(self) -> Plain:
+        """Return what a run folder keeps: `plain`, and where the files of an encoder lie. `restore`
+        reads it. The same files in another place are the same features.
+        """
+        return self.plain()
+
     @property
     def bytes(self) -> int:
         """The size of the arrays and of a frozen network."""
@@ -74,6 +80,6 @@ class FeatureMap(ABC):
     @classmethod
     @abstractmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """Return the map that `plain` and `tensors` describe; raises InputError if they describe
+        """Return the map that `stored` and `tensors` describe; raises InputError if they describe
         none.
         """

@@ -62,10 +62,13 @@ class EncoderFeatures(FrozenFeatures):
     """What the encoder in a folder makes of texts or images."""
 
     name = "hf"
-    argument: ClassVar[str | None] = "folder"
+    arguments: ClassVar[tuple[str, ...]] = ("folder", "place")
 
-    def __init__(self, folder: str) -> None:
-        self.folder = HFFolder(folder)
+    def __init__(self, folder: str, place: str | None = None) -> None:
+        """`folder` is what a job calls the encoder; `place` is where it was when a model was
+        trained on it.
+        """
+        self.folder = HFFolder(folder, place)
         settings = self.folder.load("its configuration", "AutoConfig")
         self.reads = "text" if hasattr(settings, "vocab_size") else "image"
 
@@ -187,6 +190,12 @@ class EncoderFeatures(FrozenFeatures):
         if self.reads == "text":
             plain |= {"tokens": TOKENS, "precision": precision(self.device)}
         return plain
+
+    def stored(self) -> Plain:
+        stored = self.plain()
+        if "place" in self.arguments and self.folder.place is not None:
+            stored["place"] = self.folder.place
+        return stored
 
     @cached_property
     def sha256(self) -> str:

@@ -35,8 +35,8 @@ class FrozenFeatures(FeatureMap):
     """
 
     worth_keeping = True
-    argument: ClassVar[str | None] = None
-    """The entry of `plain` that the constructor gets."""
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """The entries of `stored` that the constructor gets. The first one is a part of the name."""
     device = "cpu"
 
     def to(self, device: str) -> None:
@@ -68,12 +68,9 @@ class FrozenFeatures(FeatureMap):
         """Return the same map; refuses an encoder that differs in more than the version of its
         package and the precision.
         """
-        name = cls.name
-        if cls.argument is None:
-            feature_map = cls()
-        else:
-            name += f":{plain[cls.argument]}"
-            feature_map = cls(str(plain[cls.argument]))  # type: ignore[call-arg]
+        arguments = [str(plain[name]) for name in cls.arguments if name in plain]
+        name = ":".join([cls.name, *arguments[:1]])
+        feature_map = cls(*arguments)
         for key, value in feature_map.plain().items():
             if key not in _MAY_DIFFER and plain.get(key) != value:
                 problem = f"features {name!r}: the encoder is not the one of the training ({key})"

@@ -15,7 +15,7 @@ class MiniLMFeatures(EncoderFeatures):
 
     name = "minilm"
     reads = "text"
-    argument = None
+    arguments = ()
 
     def __init__(self) -> None:
         self.folder = HFFolder(package_folder("features 'minilm'"))

@@ -29,7 +29,7 @@ class TimmFeatures(FrozenFeatures):
 
     name = "timm"
     reads = "image"
-    argument = "network"
+    arguments = ("network",)
 
     def __init__(self, network_name: str) -> None:
         self._network_name = network_name

@@ -238,11 +238,21 @@ def quietly() -> Iterator[None]:
 
 
 class HFFolder:
-    """What transformers finds in a folder, or in the cache under a name."""
+    """What transformers finds in a folder, or in the cache under a name.
 
-    def __init__(self, name: str) -> None:
+    `place` is the full path of the folder when a model was trained on it. It is read first, because
+    a relative name means another folder elsewhere.
+    """
+
+    def __init__(self, name: str, place: str | None = None) -> None:
         self.name = name
         self.path = local(name).expanduser()
+        self.place: str | None = None
+        """The full path of a folder; None if the encoder is in the cache."""
+        if place is not None and Path(place).is_dir():
+            self.path = Path(place)
+        if self.path.is_dir():
+            self.place = str(self.path.absolute())
         self._transformers = optional("transformers", "transformers", f"model 'hf:{name}'")
         from huggingface_hub import snapshot_download
 
@@ -250,6 +260,10 @@ class HFFolder:
             try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
+                if place is not None:
+                    problem = f"model hf:{name}: its folder is neither in {place}, where it was"
+                    problem += f" when the model was trained, nor {self.path.absolute()}"
+                    raise InputError(f"{problem}; put it back, or train again") from None
                 raise InputError(
                     f"model hf:{name}: cannot be loaded: there is no such folder, and nothing with "
                     f"this name in the Hugging Face cache; {_CURE}, or fetch it from the hub "

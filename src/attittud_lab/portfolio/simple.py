@@ -286,7 +286,7 @@ class SimpleCandidates:
         """Write how examples become these features."""
         feature_map = self.maps[name]
         about, arrays = features_files(file_name(name))
-        plain = {"name": name, "settings": feature_map.plain()}
+        plain = {"name": name, "settings": feature_map.stored()}
         write_atomically(folder / about, json.dumps(plain).encode())
         save_weights(folder / arrays, feature_map.tensors())
 

@@ -31,7 +31,7 @@ def test_a_map_is_restored_from_json_and_arrays(name):
     kind = entry.reads[0]
     feature_map = features.build(name, kind)
     feature_map.fit(INPUTS[kind])
-    plain = json.loads(json.dumps(feature_map.plain()))
+    plain = json.loads(json.dumps(feature_map.stored()))
     restored = features.restore(name, plain, load(save(feature_map.tensors())))
     rows = feature_map.transform(INPUTS[kind])
     assert rows.dtype == np.float32 and rows.shape[0] == 20

@@ -28,6 +28,8 @@ from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
 from tests.helpers.data_files import read_rows
 from tests.helpers.predictions import JOBS, reseal, rows_of_test, train, workplace
+from tests.helpers.simple_jobs import text_job
+from tests.helpers.texts import tiny_encoder
 
 # of tokenizers and transformers
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -222,3 +224,29 @@ def test_labels_are_those_with_a_probability_above_the_threshold(threshold):
     likely = model.probabilities(scores)[0]
     above = [name for name, share in zip(classes, likely, strict=True) if share > threshold]
     assert 0 < len(above) < 9 and model.labels(scores, threshold) == [above]
+
+
+def test_the_folder_of_an_encoder_is_read_from_anywhere(tmp_path, monkeypatch):
+    """A job names it from the folder where it is trained. It is read where it was, else as it is
+    named; if it is in neither folder, the error names both.
+    """
+    place = tmp_path / "training"
+    elsewhere = tmp_path / "elsewhere"
+    place.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(place)
+    tiny_encoder(Path("encoder"))
+    Path("job.yaml").write_text(text_job(place))
+    assert call("train", "job.yaml", "portfolio.features=[hf:encoder]", "--quiet") == 0
+    run = next(place.glob("runs/**/result.json")).parent
+    texts = ["a good film", "a bad plot"]
+    expected = attittud_lab.load(run).predict(texts)
+    monkeypatch.chdir(elsewhere)
+    assert attittud_lab.load(run).predict(texts) == expected
+    shutil.move(place / "encoder", elsewhere / "encoder")
+    assert attittud_lab.load(run).predict(texts) == expected
+    shutil.rmtree(elsewhere / "encoder")
+    with pytest.raises(InputError, match="hf:encoder") as error:
+        attittud_lab.load(run)
+    assert str(place / "encoder") in str(error.value)
+    assert str(elsewhere / "encoder") in str(error.value)
