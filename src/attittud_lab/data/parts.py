@@ -62,6 +62,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         problem = f"data.kind is {config.kind}, but {path} holds {kind}s"
         raise InputError(f"{problem}; set data.kind: {kind} or auto")
     digests_of = {name: digests(part.listing, part.rows) for name, part in primary.items()}
+    _warn_of_blank(np.concatenate([*digests_of.values()]), path)
     copied = check_copies(digests_of, path, config.primary.overlap)
     used = [digests_of["train"], digests_of["validation"]]
     if pooled and config.primary.overlap != "allow":
@@ -74,6 +75,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _check_kind(part, culprit, train)
         _check_one_class(part, culprit, train)
         part, part_digests = _without_primary(part, culprit, primary, digests_of, pooled=pooled)
+        _warn_of_blank(part_digests, culprit)
         used.append(part_digests)
         _warn_of_spelling(part, culprit, train)
         warn_of_twins(part, culprit)
@@ -84,6 +86,19 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     if table is not None:
         _check_excluded(table, [*primary.values(), *auxiliary.values()])
     return Parts(primary, auxiliary, copied, used)
+
+
+def _warn_of_blank(of_texts: Digests, where: str) -> None:
+    """Warn about texts without a word, whose digests are empty: they train all the same, and teach
+    that nothing means some class. `check_texts` refuses a source that has only such texts.
+    """
+    count = int((of_texts == b"").sum())
+    if 0 < count < len(of_texts):
+        share = f"{count} of its {len(of_texts)} texts are empty"
+        advice = (
+            "fill them or remove their rows, or name another column with input: (init: --input)"
+        )
+        warn_once(f"{where}: {share}; {advice}")
 
 
 def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:

@@ -20,7 +20,7 @@ from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all, look_at, white_of, with_white
 from attittud_lab.data.part import Part
 from attittud_lab.data.parts import Parts, read_parts
-from attittud_lab.data.source import Raw
+from attittud_lab.data.source import Raw, warn_once
 from attittud_lab.data.splits import digests_of, pack
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, share_head
 from attittud_lab.data.texts import Reader, check_texts
@@ -163,6 +163,10 @@ def encode(
         validation = encoder.examples(held_out)
     if len(parts.primary["test"].rows):
         test = encoder.examples(parts.primary["test"])
+    if encoder.pixels is not None:
+        _warn_of_one_colour([primary.examples, validation, test], config.primary.path)
+        for name, task in auxiliary.items():
+            _warn_of_one_colour([task.examples], f"data.auxiliary.{name}")
     groups = None
     names = None
     if pooled:
@@ -295,6 +299,23 @@ def _check_pictures(examples: Examples, where: str) -> None:
     if len(pixels) > 1 and all(torch.equal(picture, pixels[0]) for picture in pixels):
         problem = f"{where}: all {len(pixels)} training pictures are equal when scaled"
         raise InputError(f"{problem}; check the files, or raise data.image_size")
+
+
+def _warn_of_one_colour(parts: Sequence[Examples], where: str) -> None:
+    """Warn about pictures that show a single colour, such as black ones of a broken camera. They are
+    not refused, because the colour may be what tells classes apart.
+    """
+    total = 0
+    count = 0
+    for part in parts:
+        pixels = part.inputs.flatten(2)
+        plain = (pixels.amax(2) == pixels.amin(2)).all(1)  # in each channel one value
+        total += len(plain)
+        count += int(plain.sum())
+    if count:
+        share = f"{count} of its {total} pictures show one colour each"
+        advice = "check the files, and remove those that should show more than a colour"
+        warn_once(f"{where}: {share}; {advice}")
 
 
 def _table(part: Part) -> Any:

@@ -42,7 +42,7 @@ def primary_parts(
         test_seed = config.test_seed
     train_split, splits = _own_splits(primary, source.splits)
     left = select_rows(open_listing(primary, source, train_split, table), primary)
-    _check_classes(left, primary.path)
+    _check_classes(left, primary.path, "give examples of every class")
     warn_of_twins(left, primary.path)
     total = len(left.rows)
     parts: dict[str, Part] = {}
@@ -67,13 +67,23 @@ def primary_parts(
     parts["train"] = _training_part(primary, left, total, seed, pooled=pooled)
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and getattr(primary, name) == 0):
-            advice = f"raise data.primary.{name}, lower the others, or give more data"
+            advice = f"give more data, or {_larger(primary, name)}"
             if part.groups is not None:
                 advice += " (groups stay whole, and none is small enough)"
             raise InputError(f"data.primary: no example is left for {name}; {advice}")
-    _check_classes(parts["train"], primary.path)
+    more = f"give more examples, {_larger(primary, 'train')}"
+    _check_classes(parts["train"], primary.path, more)
     _check_groups(parts, primary.path)
     return parts
+
+
+def _larger(config: PrimaryConfig, name: str) -> str:
+    """Return what to change for more examples in a part. A training set of null has all that the
+    other parts leave, so it cannot be raised.
+    """
+    if name == "train" and config.train is None:
+        return "lower data.primary.validation and data.primary.test (0 with strategy portfolio)"
+    return f"raise data.primary.{name}, lower the others"
 
 
 def _training_part(
@@ -198,12 +208,14 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     return unseen
 
 
-def _check_classes(train: Part, where: str) -> None:
-    """Refuse training examples from which some class cannot be learned."""
+def _check_classes(train: Part, where: str, more: str) -> None:
+    """Refuse training examples from which some class cannot be learned; `more` says how to get
+    more examples of it.
+    """
     assert train.labels is not None
     culprit = f"{where}: the primary training set has"
     labels = train.labels
-    advice = "raise data.primary.train, or leave them out with data.primary.exclude"
+    advice = f"{more}, or leave the class out with data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
@@ -226,6 +238,9 @@ def _check_classes(train: Part, where: str) -> None:
             advice = f"give more examples of {listed(missing, 10)}, or {smaller}"
         raise InputError(f"{culprit} {only}, so there is nothing to learn; {advice}")
     if missing:
+        if counts.max() < 2:
+            # Any part that is held out takes the only example of some class.
+            advice = "give more examples of every class, enough for all parts"
         raise InputError(f"{culprit} no example of {listed(missing, 10)}; {advice}")
 
 
