@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter
@@ -175,7 +176,7 @@ class DataConfig(Section):
     """hf: models only: a block for language modelling holds several texts, without attention
     between them; false: only one"""
     cache: PathText | None = field(default=None, metadata=LATER)
-    """folder in which tokenised texts are kept; null uses OUTPUT/tokens"""
+    """folder in which `features` and `tokens` are kept for other runs; null uses OUTPUT"""
     seed: Seed | None = 0
     """seed of the splits; null draws another split for each run seed"""
     test_seed: Seed | None = field(default=None, metadata=LATER)
@@ -540,6 +541,11 @@ class Config(Section):
     def __post_init__(self) -> None:
         self.data.check()
         self.compare.check()
+
+    @property
+    def cache(self) -> Path:
+        """The folder of `features` and `tokens`, which several runs on the same data read."""
+        return Path(self.data.cache or self.output)
 
 
 def to_dict(section: Section) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class SimpleCandidates:
         feature_map = features.build(name, data.kind)
         rows = labelled_rows(data)
         inputs = joined_inputs(data, rows)
-        cache = Path(self.setting.config.output) / "features"
+        cache = self.setting.config.cache / "features"
         device = str(self.setting.device)
         if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
             return None

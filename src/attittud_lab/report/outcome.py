@@ -15,6 +15,8 @@ from jinja2 import UndefinedError
 
 from attittud_lab.compare.content import VERSION as COMPARISON
 from attittud_lab.compare.table import decided_row, deciding, next_steps
+from attittud_lab.config.load import load
+from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError, command, one_line
 from attittud_lab.files import read_format, read_json
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
@@ -88,7 +90,7 @@ def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
         board = read_format(folder / LEADERBOARD, PORTFOLIO)
         some_look_wrong = any(source["listed"] for source in board["suspicious"])
         if some_look_wrong and record["config"]["portfolio"]["uses"] is None:
-            steps.append(_translating(job))
+            steps.append(_translating(job, load(folder / "config.yaml")))
         return _of_portfolio(board, steps)
     return _of_run(record, result, steps)
 
@@ -170,7 +172,12 @@ def _next_steps(
     return steps
 
 
-def _translating(job: Sequence[object]) -> dict[str, str]:
-    """Return the command that also learns from what wrong labels mean, for a job without `uses`."""
+def _translating(job: Sequence[object], config: Config) -> dict[str, str]:
+    """Return the command that also learns from what wrong labels mean, for a job without `uses`. It
+    writes below the output folder of this run, and reads the features that this run has computed.
+    """
     why = "also learns from what labels mean to you, which can help where many are wrong"
-    return {"command": command("train", *job, TRANSLATING, "output=runs/translated"), "why": why}
+    folders = {"output": Path(config.output) / "translated", "data.cache": config.cache}
+    others = [word for word in job if str(word).partition("=")[0].strip() not in folders]
+    named = [f"{key}={folder}" for key, folder in folders.items()]
+    return {"command": command("train", *others, TRANSLATING, *named), "why": why}

@@ -261,7 +261,7 @@ def trained_once(
 def comparable(config: Config) -> dict[str, Any]:
     """Return the settings that make two runs the same.
 
-    These are all but the output folder, the token cache and the section `compare`.
+    These are all but the output folder, the cache and the section `compare`.
     """
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]

@@ -103,7 +103,7 @@ def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
         for name in features.choose_features(data.kind).names:
             feature_map = features.build(name, data.kind)
             feature_map.fit(inputs)
-            matrix = compute(feature_map, inputs, Path(config.output) / FOLDER, device, progress)
+            matrix = compute(feature_map, inputs, config.cache / FOLDER, device, progress)
             problem = problem_of(data, rows, matrix, aligned=False)
             problem = with_fewer_columns(problem, seed)
             loss = sum(held_out_loss(source.labelled, seed) for source in problem.sources.values())

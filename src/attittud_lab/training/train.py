@@ -91,10 +91,7 @@ def read_again(config: Config, data: Prepared) -> Prepared:
 
 def _reader(config: Config) -> Reader | None:
     """The tokenizer of the job's model; None if it reads no texts."""
-    cache = config.data.cache
-    if cache is None:
-        cache = f"{config.output}/tokens"
-    return reader(config.model, config.data, Path(cache))
+    return reader(config.model, config.data, config.cache / "tokens")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attittud_lab.config.load import load
 from tests.helpers.commands import FEW_RUNS, call
 from tests.helpers.portfolios import board
 from tests.helpers.predictions import of_digits
@@ -61,10 +62,13 @@ def test_labels_that_look_wrong_lead_to_their_translation(capsys, monkeypatch):
     found |= {"same_classes": True, "rate": 0.1}
     with monkeypatch.context() as patch:
         patch.setattr("attittud_lab.portfolio.run.suspicious", lambda *_: [found])
-        assert call("train", "job.yaml", *SIMPLE, "--quiet") == 0
+        assert call("train", "job.yaml", *SIMPLE, "output=mine", "--quiet") == 0
     advice = [line for line in capsys.readouterr().out.splitlines() if "translated" in line]
     (proposed,) = [line.split("`")[1] for line in advice if line.startswith("next: ")]
-    assert call(*shlex.split(proposed)[1:], "--quiet") == 0
+    words = shlex.split(proposed)[1:]
+    assert [word for word in words if word.startswith("output=")] == ["output=mine/translated"]
+    assert load("job.yaml", words[2:]).cache == Path("mine"), "features are computed once"
+    assert call(*words, "--quiet") == 0
     out, _ = capsys.readouterr()
     content = board(Path(out.splitlines()[-1]))
     assert any("translated" in row["label"] for row in content["candidates"])
