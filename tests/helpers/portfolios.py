@@ -29,7 +29,12 @@ training:
 log_every: 4
 checkpoint_every: 3
 strategy: portfolio
-portfolio: {final: single, looks: 6, learners: [network], candidates: [multitask, {name: multitask, head: own}, pretrain]}
+portfolio:
+  final: single
+  looks: 6
+  features: [histogram]
+  learners: [network]
+  candidates: [multitask, {name: multitask, head: own}, pretrain]
 """
 
 SIMPLE = ["portfolio.learners=[linear]", "portfolio.features=[histogram]"]

@@ -154,6 +154,15 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
     return choice
 
 
+def cheap(kind: str) -> list[str]:
+    """Return the default features for data of this kind that no network computes."""
+    names = []
+    for name, entry in _ENTRIES.items():
+        if kind in entry.reads and entry.default and entry.trained_as is None:
+            names.append(name)
+    return names
+
+
 def absent_encoder(kind: str) -> FeaturesEntry | None:
     """Return the entry whose encoder would be tried on data of this kind if it were fetched from
     the hub; None where an encoder is installed or cached, or could not be read.

@@ -23,7 +23,9 @@ from attittud_lab.training.first_steps import FirstSteps, first_steps
 from attittud_lab.training.phase import DivergedError
 
 SHORTEST = 0.25
-"""Steps are cut to this share before candidates are left out."""
+"""Steps are cut to this share before candidates are left out. Beside simple candidates networks
+are not trained for less.
+"""
 FEWEST = 2
 """A plan keeps at least so many candidates: the first one is primary_only."""
 ON_CPU = "30m"
@@ -38,6 +40,7 @@ class Plan:
     steps: dict[str, int]
     """Steps of each phase."""
     candidates: list[str]
+    """Empty if the budget leaves too few steps for any beside simple candidates."""
     threads: int
     runs: int
     """How many full runs all trials and the final training take together, about."""
@@ -104,12 +107,15 @@ def plan(
     folds: int,
     timed: Mapping[str, FirstSteps],
     limit: float | None,
+    *,
+    optional: bool = False,
 ) -> Plan:
     """Fit candidates into a budget in seconds: fewer steps first, then fewer candidates, then fewer
-    steps again. primary_only is never left out.
+    steps again. primary_only is never left out, unless networks are `optional` because simple
+    candidates can make the model, and the share of the steps falls below `SHORTEST`.
 
-    With c candidates and a share s of the steps, the forecast is R(c) · mean over the candidates of
-    (t_evaluations + s · t_steps), with R of `expected_runs` and the times of `timed`. It is linear
+    The forecast of a share s of the steps, with the means over the candidates, is R · (t_setup +
+    t_evaluations + s · t_steps), with R of `expected_runs` and the times of `timed`. It is linear
     in s, so the share that fits into the budget follows from its values at s = 0 and s = 1.
     """
     lengths = phase_lengths(config)
@@ -118,7 +124,7 @@ def plan(
     def needed(count: int, share: float) -> float:
         """Seconds of the first candidates with a share of the steps."""
         some = [timed[entry.label] for entry in entries[:count]]
-        run = fmean(times.of_run(lengths, looks, share) for times in some)
+        run = fmean(times.setup + times.of_run(lengths, looks, share) for times in some)
         return run * expected_runs(count, folds, config)
 
     def fitting_share(count: int, seconds: float) -> float:
@@ -134,6 +140,8 @@ def plan(
         while count > FEWEST and needed(count, share) > limit * (1 + _ROUNDING):
             count -= 1
         share = min(share, fitting_share(count, limit))
+    if optional and share < SHORTEST:
+        count = 0
     labels = [entry.label for entry in entries]
     steps = lengths
     changes = []
@@ -143,24 +151,30 @@ def plan(
     if count < len(entries):
         changes.append(f"candidates are left out: {', '.join(labels[count:])}")
     decided = ""
-    if changes:
+    if not count:
+        decided = "the budget leaves too few steps"
+    elif changes:
         decided = f"to fit into portfolio.budget, {'; '.join(changes)}"
     return Plan(
         steps=steps,
         candidates=labels[:count],
         threads=config.training.threads or 1,
         runs=expected_runs(count, folds, config),
-        seconds=needed(count, share),
+        seconds=needed(max(count, 1), share),
         left_out=labels[count:],
         decided=decided,
     )
 
 
-def allowed(config: Config, device: torch.device, part: float = 1.0) -> float | None:
-    """Return the seconds that a part of the budget allows; None where it does not limit."""
+def allowed(
+    config: Config, device: torch.device, part: float = 1.0, spent: float = 0.0
+) -> float | None:
+    """Return the seconds that a part of the budget allows after some are spent; None where it does
+    not limit.
+    """
     text = config.portfolio.budget
     if text is None:
         if device.type != "cpu":
             return None
         text = ON_CPU
-    return part * parse_duration(text, "portfolio.budget")
+    return part * max(0.0, parse_duration(text, "portfolio.budget") - spent)

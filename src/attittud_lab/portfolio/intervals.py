@@ -79,6 +79,12 @@ class Intervals:
         low, high = self.ends(self.scores(outputs) - self.scores(reference))
         return {"difference": score - of_reference, "low": low, "high": high}
 
+    def is_perfect(self, outputs: Tensor) -> bool:
+        """Whether a score is within a standard error of 1; not if the error is undefined."""
+        drawn = self.scores(outputs)
+        score = self.held_out.figures(outputs)[self.held_out.metric]
+        return bool(1 - score <= np.std(drawn, ddof=1))
+
     def error(self, outputs: Tensor, reference: Tensor) -> float:
         """Return the standard error of the difference of two scores; NaN where it is undefined."""
         drawn = self.scores(outputs) - self.scores(reference)

@@ -113,7 +113,8 @@ def answer(gain: Mapping[str, Any] | None) -> Literal["use", "no_help", "unclear
     """Decide by the 95 % interval of a gain whether auxiliary data helped.
 
     `gain` is a worth or another difference with the ends `low` and `high`. In JSON, ends that are
-    not defined are None. Sentences, the terminal and the page all ask here.
+    not defined are None. `skipped` counts candidates with auxiliary data that were not tried, so
+    that a loss says little. Sentences, the terminal and the page all ask here.
     """
     if gain is None:
         return "unclear"
@@ -121,7 +122,7 @@ def answer(gain: Mapping[str, Any] | None) -> Literal["use", "no_help", "unclear
     high = gain.get("high")
     if low is not None and low > 0:
         return "use"
-    if high is not None and high < 0:
+    if high is not None and high < 0 and "skipped" not in gain:
         return "no_help"
     return "unclear"
 
@@ -140,6 +141,7 @@ def rows(
             "kind": standing.kind,
             "alone": standing.alone,
             "without_us": standing is simple,
+            "for_comparison": standing.for_comparison,
             "reference": standing is reference,
             "steps": standing.steps,
             "seconds": standing.seconds,

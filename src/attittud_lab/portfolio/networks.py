@@ -90,12 +90,24 @@ def without_names(data: Prepared) -> Prepared:
 class Networks:
     """The candidates of one learner that train a network, and what their trials showed."""
 
-    def __init__(self, setting: Setting, learner: str, *, part: float) -> None:
-        """`part` of the budget is for this learner."""
+    def __init__(
+        self,
+        setting: Setting,
+        learner: str,
+        *,
+        part: float,
+        spent: float = 0.0,
+        optional: bool = False,
+    ) -> None:
+        """`part` of the budget is for this learner, after simple candidates `spent` some seconds of
+        it; networks are `optional` if simple candidates can make the model.
+        """
         self.setting = setting
         self.learner = learner
         """Its name in tables."""
         self.part = part
+        self.spent = spent
+        self.optional = optional
         entries = candidates(setting.config, setting.data)
         if learner != NETWORK:
             entries = [replace(entry, label=f"{learner}, {entry.label}") for entry in entries]
@@ -106,9 +118,13 @@ class Networks:
         self.standings: dict[str, Standing] = {}
 
     def run(self) -> None:
-        """Plan, say what will happen, and train every candidate on every fold."""
+        """Plan, say what will happen, and train every candidate on every fold, unless the plan has
+        none.
+        """
         setting = self.setting
         self.plan = self.planned()
+        if not self.plan.candidates:
+            return
         at_once = setting.place.at_once
         lines = [
             words.coming(self.plan, setting.folds.count, at_once, self.learner),
@@ -135,8 +151,15 @@ class Networks:
             lengths = phase_lengths(self.config)
             config = fitted(self.config, setting.folds.smallest, lengths, threads)
             timed = budget.measure(self.entries, config, fold)
-            limit = budget.allowed(config, setting.device, self.part)
-            plan = budget.plan(self.entries, config, setting.folds.count, timed, limit)
+            limit = budget.allowed(config, setting.device, self.part, self.spent)
+            plan = budget.plan(
+                self.entries,
+                config,
+                setting.folds.count,
+                timed,
+                limit,
+                optional=self.optional,
+            )
             plan.write(path)
         setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]

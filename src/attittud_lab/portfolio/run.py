@@ -30,7 +30,7 @@ from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
 from attittud_lab.portfolio.networks import NETWORK, Networks, Setting, keeps_folds, without_names
 from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
-from attittud_lab.portfolio.standing import Standing, scores_of, usable
+from attittud_lab.portfolio.standing import Standing, rank, scores_of, taking_part
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
 from attittud_lab.portfolio.winner import choose_single
@@ -129,17 +129,38 @@ class Portfolio:
         self.folder.truncate(0)  # the report of an unfinished run expects this file
         if self.folds.not_validated:
             self.setting.progress.say(words.rare(listed(self.folds.not_validated)))
-        if self.simple.learners:
-            self.simple.run()
-        for name, setting in settings.items():
-            self.networks[name] = Networks(setting, name, part=1 / len(settings))
-            self.networks[name].run()
-        # The chance was calibrated without networks.
-        usual = _usual(self.config.portfolio) and not self.networks
+        self.simple.run()
+        self.train_networks(settings)
+        # The chance was calibrated without networks, and with all candidates.
+        usual = _usual(self.config.portfolio) and not self.networks and not self.simple.untried
         self.chance = chance([*self.standings.values()], self.held_out, usual=usual)
         if self.chance is not None:
             self.setting.progress.say(words.chance(self.chance))
         return self.finish()
+
+    def train_networks(self, settings: Mapping[str, Setting]) -> None:
+        """Train the networks of each learner, where the budget allows it and one can still win."""
+        best = max(taking_part(self.simple.standings.values()), key=rank, default=None)
+        reason = ""
+        if best is not None and self.intervals().is_perfect(scores_of(best)):
+            reason = words.cannot_win(best.label, self.held_out.metric)
+        for name, setting in settings.items():
+            if reason:
+                self.simple.say(words.networks_skipped(name, reason))
+                continue
+            networks = Networks(
+                setting,
+                name,
+                part=1 / len(settings),
+                spent=self.simple.seconds,
+                optional=best is not None,
+            )
+            networks.run()
+            if networks.plan.candidates:
+                self.networks[name] = networks
+            else:
+                too_few = words.too_few_steps(budget.SHORTEST)
+                self.simple.say(words.networks_skipped(name, too_few))
 
     def network_settings(self) -> dict[str, Setting]:
         """Return the learners that train networks, by name, each with its configuration and its
@@ -203,7 +224,7 @@ class Portfolio:
 
     def what_may_help(self) -> str:
         """Say what may help a model that is no better than guessing."""
-        if any(map(features.trained_as, self.simple.problems)):
+        if self.simple.learners and any(map(features.trained_as, self.simple.problems)):
             return words.MORE_LABELS
         model = self.config.model
         if not self.networks:
@@ -233,8 +254,8 @@ class Portfolio:
         scores.
         """
         settings = self.config.portfolio
-        standings = usable(self.standings.values())
-        if not self.standings:
+        standings = taking_part(self.standings.values())
+        if all(standing.for_comparison for standing in self.standings.values()):
             raise InputError(
                 "portfolio: no features fit into the time; raise portfolio.budget, or name other "
                 "portfolio.features"
@@ -299,6 +320,8 @@ class Portfolio:
         metric = self.held_out.metric
         standings = [*self.standings.values()]
         gain = worth(standings, intervals)
+        if gain is not None and self.simple.untried:
+            gain["skipped"] = self.simple.untried
         low, high = intervals.ends(intervals.scores(scores))
         model = {"score": self.held_out.figures(scores)[metric], "low": low, "high": high}
         guessed = guess(scores, intervals)

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.features.base import FeatureMap
 from attittud_lab.features.compute import compute, seconds_for
-from attittud_lab.files import make_folder, write_atomically
+from attittud_lab.files import make_folder, read_json, write_atomically, write_json
 from attittud_lab.learners import find_learner, learners
 from attittud_lab.models.weights import save_weights
 from attittud_lab.portfolio import budget, finetuned, words
@@ -37,6 +37,7 @@ from attittud_lab.portfolio.networks import NETWORK, Setting
 from attittud_lab.portfolio.standing import Standing
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import features_files
+from attittud_lab.runs.result import typed
 from attittud_lab.training.devices import single_thread
 from attittud_lab.uses import find_use
 from attittud_lab.uses.base import SourceModels
@@ -47,6 +48,8 @@ from attittud_lab.uses.read import joined_inputs, labelled_rows, problem_of
 
 ALONE = "alone"
 """The use that is always tried."""
+REFERENCE = "linear"
+"""The learner that stands for what a user would have used instead, if a job names only networks."""
 LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
@@ -104,12 +107,31 @@ def few_threads() -> Iterator[None]:
         yield
 
 
+@dataclass
+class Spent:
+    """What the budget of time decided about simple candidates: a continued run reads it again."""
+
+    features: dict[str, float] = field(default_factory=dict)
+    """Seconds that features took."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Features and candidates that are not tried, by name, each with the line that says why."""
+
+    @classmethod
+    def read(cls, path: Path) -> Spent:
+        if not path.exists():
+            return cls()
+        try:
+            return cls(**typed(cls, read_json(path)))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path}: is damaged ({error}); start over with --fresh") from None
+
+
 class SimpleCandidates:
     """All simple candidates of a portfolio, with their out-of-fold results."""
 
     def __init__(self, setting: Setting, chosen: Sequence[str]) -> None:
-        """`chosen` are the learners of the job; those that train networks are left out. There may
-        be no others.
+        """`chosen` are the learners of the job; those that train networks are left out. If there
+        are no others, a linear learner on the primary labels is tried for comparison.
         """
         self.setting = setting
         self.learners = [name for name in chosen if name not in LEARNERS_OF_NETWORKS]
@@ -126,23 +148,69 @@ class SimpleCandidates:
         self.seed = mix(setting.config.seed, "simple") % 2**32
         self.lines: list[str] = []
         """What was used, and what was not, in words."""
+        self.limit = budget.allowed(setting.config, setting.device)
+        self.spent_path = setting.folder.trials_path / "simple" / "spent.json"
+        self.spent = Spent.read(self.spent_path)
+        self.untried = 0
+        """Candidates with auxiliary data that the budget left no time for, beside others on the same
+        features.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """The time of all features and candidates so far, by the processes that computed them."""
+        of_candidates = sum(tried.seconds for tried in self.tried.values())
+        return of_candidates + sum(self.spent.features.values())
 
     def run(self) -> None:
-        """Compute the features and try all candidates on them, cheap features first."""
-        setting = self.setting
-        choice = features.choose_features(
-            setting.data.kind, setting.config.portfolio.features or ()
-        )
-        for line in choice.lines:
-            self.say(line)
-        for name in choice.names:
-            problem = self.prepare(name)
+        """Compute the features and try all candidates on them, cheap features first. There is
+        always a candidate without auxiliary data, whatever the job names.
+        """
+        kind = self.setting.data.kind
+        choice = features.choose_features(kind, self.setting.config.portfolio.features or ())
+        if self.learners:
+            for line in choice.lines:
+                self.say(line)
+        # Cheap features are for comparison, in case that the others would take too long.
+        names = list(dict.fromkeys([*choice.names, *features.cheap(kind)]))
+        for name in names:
+            named = name in choice.names
+            if not named and (self.tried or not self.networks):
+                break
+            if self.is_skipped([name]):
+                continue
+            for_comparison = not (named and self.learners)
+            problem = self.prepare(name, for_comparison=for_comparison)
             if problem is not None:
                 self.problems[name] = problem
                 began = time.perf_counter()
                 with few_threads():
-                    self.evaluate(name, problem)
+                    self.evaluate(name, problem, for_comparison=for_comparison)
                 self.seconds_of_fits = time.perf_counter() - began
+
+    def is_skipped(self, names: Sequence[str]) -> bool:
+        """Whether the time is used up before these features or candidates, or was for an earlier
+        process; a line says so. Something is always tried.
+        """
+        if names[0] not in self.spent.skipped:
+            if self.limit is None or not self.tried or self.seconds <= self.limit:
+                return False
+            self.skip(names, words.out_of_time(names, self.limit))
+        line = self.spent.skipped[names[0]]
+        if line not in self.lines:
+            self.say(line)
+        return True
+
+    def skip(self, names: Sequence[str], line: str) -> None:
+        """Keep the decision to skip features or candidates."""
+        self.spent.skipped |= dict.fromkeys(names, line)
+        if self.tried:  # else a job that is refused now would leave something
+            self.keep_spent()
+
+    def keep_spent(self) -> None:
+        """Write what the time decided, beside the results of candidates."""
+        make_folder(self.spent_path.parent)
+        write_json(self.spent_path, asdict(self.spent))
 
     def say(self, line: str) -> None:
         """Show a line now, and on the page later."""
@@ -151,22 +219,28 @@ class SimpleCandidates:
 
     # ------------------------------------------------------------------------------------- features
 
-    def prepare(self, name: str) -> Problem | None:
-        """Compute one kind of features of all examples; None if that would take too long."""
+    def prepare(self, name: str, *, for_comparison: bool) -> Problem | None:
+        """Compute one kind of features of all examples, `for_comparison` of the primary ones; None
+        if that would take too long.
+        """
         data = self.setting.data
         feature_map = features.build(name, data.kind)
         rows = labelled_rows(data)
+        if for_comparison:
+            rows = {}
         inputs = joined_inputs(data, rows)
         cache = self.setting.config.cache / "features"
         device = str(self.setting.device)
         if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
             return None
+        began = time.perf_counter()
         feature_map.fit(inputs)
         threads: AbstractContextManager[None] = nullcontext()
         if feature_map.network is None:
             threads = few_threads()
         with threads:
             matrix = compute(feature_map, inputs, cache, device, self.setting.progress)
+        self.spent.features.setdefault(name, time.perf_counter() - began)
         self.maps[name] = feature_map
         return problem_of(data, rows, matrix, aligned=True)
 
@@ -175,9 +249,10 @@ class SimpleCandidates:
         long.
         """
         seconds = seconds_for(feature_map, rows, cache, device)
-        allowed = budget.allowed(self.setting.config, self.setting.device)
-        if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
-            self.say(words.features_skipped(feature_map.name, seconds, allowed))
+        if self.limit is not None and seconds > SHARE_FOR_FEATURES * self.limit:
+            line = words.features_skipped(feature_map.name, seconds, self.limit)
+            self.skip([feature_map.name], line)
+            self.say(line)
             return False
         if seconds > WORTH_SAYING:
             left = None
@@ -188,30 +263,35 @@ class SimpleCandidates:
 
     # ----------------------------------------------------------------------------------- candidates
 
-    def evaluate(self, name: str, problem: Problem) -> None:
-        """Try every learner with every use on these features."""
+    def evaluate(self, name: str, problem: Problem, *, for_comparison: bool) -> None:
+        """Try every learner with every use on these features, as long as the budget allows."""
         setting = self.setting
         for use in setting.config.portfolio.uses or ():
             self.say_skipped(use, problem)
         for learner in self.learners:
             find_learner(learner)  # refuses an unknown name
-        uses = chosen_uses(setting.config)
-        candidates = default_candidates(problem, name, self.learners, uses)
+        candidates = [SimpleCandidate(name, REFERENCE, ALONE)]
+        if not for_comparison:
+            uses = chosen_uses(setting.config)
+            candidates = default_candidates(problem, name, self.learners, uses)
         finished = [candidate for candidate in candidates if self.file(candidate.label).is_file()]
         waiting = [candidate for candidate in candidates if candidate not in finished]
         setting.progress.phase(f"learners on {name}", len(candidates), len(finished))
         self.source_models[name] = SourceModels(problem.sources, self.seed)
         running = evaluate(problem, setting.folds.fold_of, waiting, self.seed)
-        for candidate in candidates:
+        for number, candidate in enumerate(candidates):
             path = self.file(candidate.label)
             if candidate in finished:
                 tried = Tried(**load_checkpoint(path))
+            elif self.is_skipped([later.label for later in candidates[number:]]):
+                self.untried += sum(bool(later.sources) for later in candidates[number:])
+                break
             else:
                 tried = self.result(next(running))
-                make_folder(path.parent)
+                self.keep_spent()
                 save_checkpoint(path, vars(tried))
                 setting.progress.advance(1, {})
-            self.add(candidate, tried)
+            self.add(candidate, tried, for_comparison=for_comparison)
             standing = self.standings[candidate.label]
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
 
@@ -230,7 +310,7 @@ class SimpleCandidates:
         setting = dict(evaluation.setting)
         return Tried(outputs, setting, evaluation.temperature, evaluation.seconds)
 
-    def add(self, candidate: SimpleCandidate, tried: Tried) -> None:
+    def add(self, candidate: SimpleCandidate, tried: Tried, *, for_comparison: bool) -> None:
         """Add a candidate with its out-of-fold scores."""
         about = {
             "features": candidate.features,
@@ -248,6 +328,7 @@ class SimpleCandidates:
             seconds=tried.seconds,
             outputs=tried.outputs,
             curve=Curve.of([tried.outputs], self.setting.held_out),
+            for_comparison=for_comparison,
         )
 
     def file(self, label: str) -> Path:
@@ -290,12 +371,8 @@ class SimpleCandidates:
         write_atomically(folder / about, json.dumps(plain).encode())
         save_weights(folder / arrays, feature_map.tensors())
 
-    def about(self) -> dict[str, Any] | None:
-        """What leaderboard.json says about simple candidates as a whole; None if the job has no
-        simple learners.
-        """
-        if not self.learners:
-            return None
+    def about(self) -> dict[str, Any]:
+        """What leaderboard.json says about simple candidates as a whole, and what was skipped."""
         return {"features": list(self.problems), "lines": self.lines}
 
 

@@ -37,6 +37,10 @@ class Standing:
     """None where it diverged. A simple learner has a single look."""
     best: dict[str, Any] = field(default_factory=dict)
     """The number, the phase and the step of the best look of networks."""
+    for_comparison: bool = False
+    """Whether the job did not ask for it: it is only what a user would have used instead, and never
+    a part of the model.
+    """
 
     @property
     def simple(self) -> bool:
@@ -68,11 +72,16 @@ def usable(standings: Iterable[Standing]) -> list[Standing]:
     return [standing for standing in standings if standing.curve is not None]
 
 
+def taking_part(standings: Iterable[Standing]) -> list[Standing]:
+    """Return the candidates that the model may be made of."""
+    return [standing for standing in usable(standings) if not standing.for_comparison]
+
+
 def best_alone(standings: Iterable[Standing]) -> Standing | None:
     """Return the best candidate that ignores the auxiliary data: what the others are compared
     with.
     """
-    alone = [standing for standing in usable(standings) if standing.alone]
+    alone = [standing for standing in taking_part(standings) if standing.alone]
     return max(alone, key=rank, default=None)
 
 
@@ -90,5 +99,5 @@ def without_us(standings: Iterable[Standing]) -> Standing | None:
     """Return what a user would have used instead: the best simple learner on the primary labels
     alone.
     """
-    simple = [standing for standing in standings if standing.simple]
-    return best_alone(simple)
+    simple = [standing for standing in usable(standings) if standing.simple and standing.alone]
+    return max(simple, key=rank, default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attittud_lab.errors import counted, percent
@@ -73,6 +73,33 @@ def features_skipped(name: str, seconds: float, allowed: float) -> str:
     return (
         f"{name}: skipped, because its features would take about {needed}; to use them, raise "
         "portfolio.budget"
+    )
+
+
+def out_of_time(names: Sequence[str], allowed: float) -> str:
+    """Say that features or simple candidates are not tried any more."""
+    used_up = f"the {readable(allowed)} of portfolio.budget are used up"
+    return f"skipped, because {used_up}: {'; '.join(names)}; to try them, raise portfolio.budget"
+
+
+def networks_skipped(learner: str, why: str) -> str:
+    """Say that the networks of a learner are not trained."""
+    return f"{learner}: skipped, because {why}"
+
+
+def cannot_win(best: str, metric: str) -> str:
+    """Say that networks have no room above the best simple candidate."""
+    return (
+        f"the out-of-fold {metric} of {best} is within a standard error of 100 %, so it could not "
+        "win; to train it all the same, name no simple learner in portfolio.learners"
+    )
+
+
+def too_few_steps(least: float) -> str:
+    """Say that the budget leaves too few steps for networks beside simple candidates."""
+    return (
+        f"what is left of portfolio.budget is not enough for {least:.0%} of its steps; to train "
+        "it, raise portfolio.budget"
     )
 
 
@@ -169,6 +196,9 @@ def decision(
         f"out-of-fold {metric} ({interval(gain)}). {trained} The points are the best candidate with "
         f"auxiliary data ({gain['best']}) minus the best without ({gain['reference']})."
     )
+    if "skipped" in gain:
+        skipped = counted(gain["skipped"], "candidate")
+        sentence += f" {skipped} with auxiliary data did not fit into portfolio.budget."
     if gain["of"] > 1:
         sentence += (
             " They may be a little too good, because the same held-out labels chose that candidate."
@@ -180,9 +210,19 @@ def without_us(row: Mapping[str, Any] | None, model: Mapping[str, Any], metric: 
     """Say what a user would have had without auxiliary data and without this program."""
     if row is None:
         return ""
-    return (
+    sentence = (
         f"What you would have had without us: {row['label']}, out-of-fold {metric} "
         f"{percent(row['score'])} %; this model has {percent(model['score'])} %."
+    )
+    if not row["for_comparison"]:
+        return sentence
+    remark = "It was"
+    if row["score"] > model["score"]:
+        remark = "It is better, but was"
+    learner = row["settings"]["learner"]
+    return (
+        f"{sentence} {remark} tried for comparison only; to let it take part, add {learner} to "
+        "portfolio.learners."
     )
 
 

@@ -346,10 +346,8 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _notes(board: Mapping[str, Any]) -> Iterator[str]:
     """Yield the notes below the tables."""
-    simple = board["simple"]
-    if simple is not None:
-        for line in simple["lines"]:
-            yield f"Features: {line}."
+    for line in board["simple"]["lines"]:
+        yield f"{capitalised(line)}."
     for learner, networks in board["networks"].items():
         plan = networks["plan"]
         yield (

@@ -54,3 +54,24 @@ def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step):
     seconds = found.runs * found.steps["guided"] * per_step
     assert found.seconds == pytest.approx(seconds, rel=0.06)  # whole steps
     assert (found.decided == "") == (found.steps["guided"] == 1000 and not found.left_out)
+
+
+def test_networks_beside_simple_candidates_are_trained_for_a_quarter_of_their_steps_or_not_at_all():
+    config, entries = setting("10m")
+    limit = allowed(config, CPU)
+    for per_step, count in [(0.1, 6), (0.35, 2), (0.5, 0)]:
+        timed = dict.fromkeys(
+            (entry.label for entry in entries), FirstSteps({"guided": per_step}, 0.0)
+        )
+        found = plan(entries, config, 3, timed, limit, optional=True)
+        assert (len(found.candidates), found.decided != "") == (count, True)
+
+
+def test_the_time_of_simple_candidates_and_of_setting_up_counts():
+    config, entries = setting("10m")
+    assert allowed(config, CPU, 0.5, 100.0) == 250.0
+    assert allowed(config, CPU, 0.5, 700.0) == 0.0
+    timed = dict.fromkeys(
+        (entry.label for entry in entries), FirstSteps({"guided": 0.0}, 0.0, 10.0)
+    )
+    assert plan(entries, config, 3, timed, None).seconds == 10.0 * 3 * 6

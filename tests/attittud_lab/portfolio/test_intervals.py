@@ -80,3 +80,10 @@ def test_a_model_is_compared_with_the_most_frequent_class(right, beaten):
 def test_the_ends_leave_out_a_fortieth_of_the_defined_draws_on_either_side():
     scores = np.append(np.arange(1001.0), math.nan)
     assert Intervals.ends(scores) == pytest.approx((25, 975))
+
+
+@pytest.mark.parametrize(("right", "perfect"), [(1.0, True), (0.9, False)])
+def test_a_score_within_a_standard_error_of_one_is_perfect(right, perfect):
+    targets = torch.arange(60) % 2
+    intervals = Intervals(held(targets, "accuracy"), None, 0)
+    assert intervals.is_perfect(outputs_right(targets, right)) is perfect

@@ -10,6 +10,11 @@ def test_every_candidate_is_trained_on_every_fold_and_the_best_on_all_labels(tmp
     result = train(tmp_path)
     content = board(tmp_path)
     rows = {row["label"]: row for row in content["candidates"]}
+    for_comparison = rows.pop("histogram, linear, alone")
+    assert for_comparison["without_us"] and for_comparison["for_comparison"]
+    assert for_comparison["picks"] == 0
+    assert for_comparison["label"] in content["without_us"]
+    assert content["worth"]["reference"] in rows
     assert len(rows) == 4
     for row in rows.values():
         assert row["steps"] == 36

@@ -15,13 +15,15 @@ from attittud_lab.config.load import load, loads
 from attittud_lab.errors import InputError
 from attittud_lab.files import write_atomically
 from attittud_lab.portfolio import trial
+from attittud_lab.portfolio.intervals import Intervals
 from attittud_lab.portfolio.run import run
 from attittud_lab.report import write_report
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.train import load_data
 from tests.helpers.portfolios import SIMPLE, Told, board, job, of_patients, outcome, train
-from tests.helpers.simple_jobs import table_job
+from tests.helpers.simple_jobs import table_job, text_job
 from tests.helpers.text_jobs import write_job
+from tests.helpers.texts import tiny_encoder
 
 NETWORKS = ["portfolio.candidates=[multitask]", "portfolio.folds=2"]
 BOTH = [
@@ -87,9 +89,27 @@ def test_a_portfolio_killed_anywhere_ends_with_the_same_result(kind, tmp_path, m
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
 
 
-def test_a_table_killed_anywhere_ends_with_the_same_result(tmp_path, monkeypatch):
-    config = loads(table_job(tmp_path), ["portfolio.final=ensemble"])
-    run(config, tmp_path / "whole")
+@pytest.mark.parametrize(("budget", "tried"), [("100000d", 4), ("0.001s", 1)])
+def test_a_table_killed_anywhere_ends_with_the_same_result(budget, tried, tmp_path, monkeypatch):
+    """With a budget that only the first candidate may exceed, too; then neither other candidates
+    nor networks are tried, and a line names them.
+    """
+    changes = [f"portfolio.budget={budget}", "portfolio.final=ensemble"]
+    if tried == 1:
+        changes.append("portfolio.learners=[linear, network]")
+    config = loads(table_job(tmp_path), changes)
+    told = Told()
+    run(config, tmp_path / "whole", progress=told)
+    content = board(tmp_path / "whole")
+    assert len(content["candidates"]) == tried
+    skipped = [line for line in told.lines if "portfolio.budget" in line]
+    if tried == 1:
+        assert content["candidates"][0]["label"] == "columns, linear, alone"
+        assert "columns, linear, stacked more + other" in skipped[0]
+        assert skipped[1].startswith("network: skipped")
+        assert set(skipped) <= set(content["simple"]["lines"])
+    else:
+        assert skipped == []
     tries = killed_after_each_write(
         tmp_path / "killed", lambda: run(config, tmp_path / "killed"), monkeypatch
     )
@@ -107,6 +127,30 @@ def test_a_refused_job_does_not_block_the_corrected_one(refused, tmp_path):
         train(tmp_path / "run", *SIMPLE, refused)
     train(tmp_path / "run", *SIMPLE)
     assert board(tmp_path / "run")["candidates"]
+
+
+def test_a_simple_learner_is_tried_for_comparison_whatever_the_job_names(tmp_path, monkeypatch):
+    """On cheap features if those of the job would take too long."""
+    tiny_encoder(tmp_path / "encoder")
+    changes = ["portfolio.learners=[network]", f'portfolio.features=["hf:{tmp_path}/encoder"]']
+    config = loads(text_job(tmp_path), [*changes, "portfolio.budget=1h"])
+    monkeypatch.setattr("attittud_lab.portfolio.simple.seconds_for", lambda *_: 1e6)
+    run(config, tmp_path / "run")
+    content = board(tmp_path / "run")
+    (row,) = [row for row in content["candidates"] if row["without_us"]]
+    assert (row["label"], row["for_comparison"], row["picks"]) == ("tfidf, linear, alone", True, 0)
+    assert row["label"] in content["without_us"]
+    assert "portfolio.learners" in content["without_us"]
+    assert content["without_us"] in write_report(tmp_path / "run").read_text()
+
+
+def test_networks_that_cannot_win_are_not_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(Intervals, "is_perfect", lambda *_: True)
+    told = Told()
+    train(tmp_path, *BOTH, progress=told)
+    assert {row["kind"] for row in board(tmp_path)["candidates"]} == {"simple"}
+    (line,) = [line for line in told.lines if line.startswith("network: skipped")]
+    assert "standard error" in line
 
 
 def test_rare_classes_train_and_are_named(tmp_path):
