@@ -504,8 +504,9 @@ class PortfolioConfig(Section):
     """final: ensemble only: the mean is made of at most this many picks; a candidate that is
     picked twice counts twice"""
     budget: str | None = None
-    """limit, as a time such as 30m. A plan that exceeds it gets fewer steps, then fewer candidates.
-    null: 30m on a CPU, no limit on other devices"""
+    """limit, as a time such as 30m. When it is used up, further simple candidates are skipped.
+    Networks get what is left: fewer steps, then fewer candidates. null: 30m on a CPU, no limit on
+    other devices"""
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,13 @@ def plan(
     """
     lengths = phase_lengths(config)
     looks = len(look_steps(config))
+    # In the first candidate that is timed, libraries are loaded, too.
+    setup = min(times.setup for times in timed.values())
 
     def needed(count: int, share: float) -> float:
         """Seconds of the first candidates with a share of the steps."""
         some = [timed[entry.label] for entry in entries[:count]]
-        run = fmean(times.setup + times.of_run(lengths, looks, share) for times in some)
+        run = setup + fmean(times.of_run(lengths, looks, share) for times in some)
         return run * expected_runs(count, folds, config)
 
     def fitting_share(count: int, seconds: float) -> float:
@@ -140,7 +142,7 @@ def plan(
         while count > FEWEST and needed(count, share) > limit * (1 + _ROUNDING):
             count -= 1
         share = min(share, fitting_share(count, limit))
-    if optional and share < SHORTEST:
+    if optional and share < SHORTEST * (1 - _ROUNDING):
         count = 0
     labels = [entry.label for entry in entries]
     steps = lengths
