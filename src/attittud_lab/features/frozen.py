@@ -74,6 +74,9 @@ class FrozenFeatures(FeatureMap):
         for key, value in feature_map.plain().items():
             if key not in _MAY_DIFFER and plain.get(key) != value:
                 problem = f"features {name!r}: the encoder is not the one of the training ({key})"
+                if "place" in plain:
+                    place = feature_map.stored().get("place", "the cache of the hub")
+                    problem += f": that was in {plain['place']}, this is in {place}"
                 needed = "the same files"
                 if "version" in plain:
                     needed = f"version {plain['version']}"

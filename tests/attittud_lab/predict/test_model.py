@@ -228,7 +228,7 @@ def test_labels_are_those_with_a_probability_above_the_threshold(threshold):
 
 def test_the_folder_of_an_encoder_is_read_from_anywhere(tmp_path, monkeypatch):
     """A job names it from the folder where it is trained. It is read where it was, else as it is
-    named; if it is in neither folder, the error names both.
+    named; if there is another encoder or none, the error names both folders.
     """
     place = tmp_path / "training"
     elsewhere = tmp_path / "elsewhere"
@@ -245,8 +245,10 @@ def test_the_folder_of_an_encoder_is_read_from_anywhere(tmp_path, monkeypatch):
     assert attittud_lab.load(run).predict(texts) == expected
     shutil.move(place / "encoder", elsewhere / "encoder")
     assert attittud_lab.load(run).predict(texts) == expected
-    shutil.rmtree(elsewhere / "encoder")
-    with pytest.raises(InputError, match="hf:encoder") as error:
-        attittud_lab.load(run)
-    assert str(place / "encoder") in str(error.value)
-    assert str(elsewhere / "encoder") in str(error.value)
+    (elsewhere / "encoder" / "vocab.txt").write_text("another encoder")
+    for _ in range(2):
+        with pytest.raises(InputError, match="hf:encoder") as error:
+            attittud_lab.load(run)
+        assert str(place / "encoder") in str(error.value)
+        assert str(elsewhere / "encoder") in str(error.value)
+        shutil.rmtree(elsewhere / "encoder", ignore_errors=True)
