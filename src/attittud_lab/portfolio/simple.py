@@ -52,7 +52,9 @@ REFERENCE = "linear"
 """The learner that stands for what a user would have used instead, if a job names only networks."""
 LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
 SHARE_FOR_FEATURES = 0.5
-"""An encoder is skipped if its features would take more than this share of the budget."""
+"""An encoder is skipped if its features would take more than this share of the budget, or more than
+is left of it.
+"""
 WORTH_SAYING = 5.0
 """If features take more seconds than this, a line says so."""
 FINISH = 1.7
@@ -249,8 +251,9 @@ class SimpleCandidates:
         long.
         """
         seconds = seconds_for(feature_map, rows, cache, device)
-        if self.limit is not None and seconds > SHARE_FOR_FEATURES * self.limit:
-            line = words.features_skipped(feature_map.name, seconds, self.limit)
+        limit = self.limit
+        if limit is not None and seconds > min(SHARE_FOR_FEATURES * limit, limit - self.seconds):
+            line = words.features_skipped(feature_map.name, seconds, limit)
             self.skip([feature_map.name], line)
             self.say(line)
             return False
