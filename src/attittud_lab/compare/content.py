@@ -9,6 +9,7 @@
     costs      seconds of a step by strategy, also relative to multitask
     examples   how many there are in each split and source
     diverged   strategies without a row
+    instead    name and test figure of a simple learner on the primary labels alone, if it was tried
 
 `advice.py` adds what to do next.
 """

@@ -32,6 +32,7 @@ from attittud_lab.compare.candidates import (
     variants,
 )
 from attittud_lab.compare.content import ByLabel, content, costs, multitask_of
+from attittud_lab.compare.reference import simple_alone
 from attittud_lab.compare.runs import Run, Runs
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config
@@ -49,7 +50,7 @@ from attittud_lab.runs.result import RunResult
 from attittud_lab.strategies import find
 from attittud_lab.training.first_steps import first_steps
 from attittud_lab.training.phase import DivergedError
-from attittud_lab.training.train import phase_names, steps_of_phases
+from attittud_lab.training.train import load_data, phase_names, steps_of_phases
 
 NAME = "comparison.json"
 
@@ -205,7 +206,12 @@ class Comparison:
         diverged = [label for label in self.variants if label not in figures["costs"]]
         each = fmean(self.runs.seconds) / self.place.at_once
         next_steps = advice(self.config, figures, self.request, each)
-        result: dict[str, Any] = without_nan({**figures, "diverged": diverged, **next_steps})
+        first = self.seeds[0]
+        data = load_data(self.config, first, [self.runs.prepared(first)])
+        instead = simple_alone(self.config, data, figures["metric"])
+        result: dict[str, Any] = without_nan(
+            {**figures, "diverged": diverged, "instead": instead, **next_steps}
+        )
         return result
 
 

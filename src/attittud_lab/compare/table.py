@@ -326,6 +326,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tables = result["tables"]
     decision = result["decision"]
     first_lines = [
+        words.instead(result.get("instead"), result["metric"]),
         words.few_examples(result["examples"]["test"], result["metric"]),
         _left_out_by_quick(result),
         _figures(result),

@@ -116,6 +116,16 @@ def rule_out_gain(worthwhile: float) -> str:
     return f"rule out a gain of {100 * worthwhile:.2g} points"
 
 
+def instead(simple: Mapping[str, Any] | None, metric: str) -> str:
+    """Say what a simple learner on the primary labels alone has; empty if it was not tried."""
+    if simple is None:
+        return ""
+    return (
+        f"What you would have had without a network, a simple learner on the primary labels alone "
+        f"({simple['label']}): {percent(simple['test'])} % test {metric}."
+    )
+
+
 def few_examples(count: int, metric: str) -> str:
     """Return a warning if the test set is small, else an empty text."""
     if count >= FEW_EXAMPLES:

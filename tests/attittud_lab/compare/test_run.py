@@ -42,6 +42,10 @@ def test_both_tables_hold_every_strategy(finished):
         assert found == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
     assert result["costs"]["multitask"]["to_multitask"] == 1
     assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
+    # What a user would have used instead, in the terminal and in the report.
+    (line,) = [line for line in notes(result) if "a simple learner on the primary" in line]
+    assert "histogram, linear, alone" in line
+    assert f"{100 * result['instead']['test']:.1f} %" in line
 
 
 def test_budget_stretches_both_phases():
