@@ -27,7 +27,7 @@ _UNREADABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 def build() -> typer.Typer:
-    """The application."""
+    """Make the application with all commands; imports the libraries of the command line."""
     import typer
 
     from attittud_lab.commands import Command, CommandGroup, attittud
@@ -60,8 +60,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run_and_exit(
     build: Callable[[], typer.Typer], arguments: list[str], name: str = "attittud"
 ) -> NoReturn:
-    """Exit with 2 and a paragraph on what to change when the input was wrong, with 130 after
-    Ctrl-C, 143 after SIGTERM.
+    """Run a command and exit with its code; `build` makes the application called `name`.
+
+    The code is 2 if the input was wrong, with a paragraph on what to change; 130 after Ctrl-C, and
+    143 after SIGTERM.
     """
     with signals() as ending:
         try:
@@ -76,11 +78,14 @@ def run_and_exit(
 
 
 def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> int:
-    """Run a command and return its exit code; errors of the input end the process."""
+    """Run a command and return its exit code; errors of the input end the process with a message,
+    and errors of the program are raised.
+    """
     try:
         with starting():
             app = build()
     except ModuleNotFoundError as error:
+        # A missing module of our own is a bug; any other is a package that the extra installs.
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
             raise
         command = "pip install 'attittud[cli]' (in a checkout: pip install '.[cli]')"

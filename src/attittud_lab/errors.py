@@ -98,13 +98,15 @@ def loose(name: str) -> str:
     """
     if not name.isascii():
         name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    # Lower case may lead out of the normal form again, so it is made twice.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """Return the error for an optional package that is not installed.
 
-    `extra` is our extra that installs it, None if there is none.
+    `extra` is our extra that installs it, None if there is none; `what` names the thing that needs
+    the package.
     """
     command = f"pip install {package}"
     if extra:

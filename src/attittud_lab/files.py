@@ -71,7 +71,10 @@ def _part(path: Path) -> Path:
 
 
 def check_writable(path: Path, advice: str = OTHER_FOLDER) -> None:
-    """Refuse a file that cannot be written, before the work whose result it should hold."""
+    """Refuse a file that cannot be written, before the work whose result it should hold.
+
+    An empty file beside it is made and removed.
+    """
     try:
         _part(path).touch()
         _part(path).unlink()
@@ -127,16 +130,17 @@ def read_json(path: Path) -> Any:
 def read_format(path: Path, version: int) -> dict[str, Any]:
     """Read a JSON file of our own.
 
-    A file in another format is refused, because formats have no translations.
+    A file whose entry `version` is not this one is refused, because formats have no translations.
     """
     values = read_json(path)
-    written = None
+    version_of_file = None
     if isinstance(values, dict):
-        written = values.get("version")
-    if type(written) is not int or written != version:
+        version_of_file = values.get("version")
+    # True == 1 in Python, so the type is compared too.
+    if type(version_of_file) is not int or version_of_file != version:
         name = "no format version"
-        if written is not None:
-            name = f"format version {str(written)[:20]}"
+        if version_of_file is not None:
+            name = f"format version {str(version_of_file)[:20]}"
         reason = f"has {name}, but this version of attittud reads format version {version}"
         advice = "train again, or use the version of attittud that wrote it"
         raise InputError(f"{path}: {reason}; {advice}")

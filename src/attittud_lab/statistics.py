@@ -93,15 +93,16 @@ def share_interval(hits: int, n: int) -> Range:
 
 
 def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYTHING) -> Difference:
-    """Summarise first - second, pair by pair; `within` is the range of the single values.
+    """Summarise first - second, pair by pair; `within` is the range of the single values, not of
+    their differences.
 
     The p-value comes from the paired t-test. Coarse figures of a small test set can make all
     differences the same. The t-test would then be sure after few seeds, so the exact sign test is
     used instead: p = 2 / 2ⁿ.
     """
     low, high = within
-    each = [a - b for a, b in zip(first, second, strict=True)]
-    summary = summarise(each, (low - high, high - low))
+    pair_differences = [a - b for a, b in zip(first, second, strict=True)]
+    summary = summarise(pair_differences, (low - high, high - low))
     rounding = ROUNDING * max(map(abs, [*first, *second]))
     n = summary.n
     if n < FEWEST:
@@ -109,7 +110,7 @@ def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYT
     elif summary.std > rounding:
         t = summary.mean / (summary.std / math.sqrt(n))
         p = 2 * float(stdtr(n - 1, -abs(t)))
-    elif abs(summary.mean) > rounding:
+    elif abs(summary.mean) > rounding:  # all differences are the same, and not zero
         p = 2 * 0.5**n
     else:
         p = 1.0
@@ -121,14 +122,18 @@ def differences(
 ) -> dict[str, Difference]:
     """Subtract `reference` from every other row, over the seeds that both have.
 
-    `rows` has values by label and seed. The p-values are Holm-corrected over all rows.
+    `rows` has values by label and seed, and `within` is the range in which they lie (see `paired`).
+    A row that shares no seed with the reference is left out. The p-values are Holm-corrected over
+    all rows.
     """
-    base = rows[reference]
+    reference_values = rows[reference]
     by_label: dict[str, Difference] = {}
     for label, values in rows.items():
-        seeds = [seed for seed in base if seed in values]
+        seeds = [seed for seed in reference_values if seed in values]
         if label != reference and seeds:
-            by_label[label] = paired([values[s] for s in seeds], [base[s] for s in seeds], within)
+            first = [values[seed] for seed in seeds]
+            second = [reference_values[seed] for seed in seeds]
+            by_label[label] = paired(first, second, within)
     adjusted = holm([difference.p for difference in by_label.values()])
     for label, p in zip(by_label, adjusted, strict=True):
         by_label[label] = replace(by_label[label], p=p)
@@ -185,6 +190,7 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
         # The other tail, a significant difference of the wrong sign, is no success.
         return 1 - float(nctdtr(n - 1, shift, critical))
 
+    # Double the number until it is enough, then bisect.
     too_few = 1
     enough = 2
     while power(enough) < POWER:

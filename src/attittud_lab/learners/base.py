@@ -93,7 +93,7 @@ class SimpleLearner(ABC):
     dense_only: ClassVar[bool] = False
     """Whether sparse features are refused."""
     slowness: ClassVar[int] = 1
-    """Where a learner is fitted many times, it gets this part of the rows."""
+    """Where a learner is fitted many times, it gets the rows divided by this number."""
 
     @abstractmethod
     def settings(self, several: bool) -> Settings:
@@ -159,8 +159,8 @@ def log_softmax(logits: Numbers) -> Numbers:
 
 
 def floored_log(probabilities: npt.NDArray[Any]) -> Numbers:
-    """Return the logarithm of probabilities, rows x classes, after mixing in `LOWEST` of the even
-    distribution.
+    """Return log((1 − LOWEST) p + LOWEST / classes) for probabilities p, rows x classes, so that no
+    probability is zero.
     """
     count = probabilities.shape[1]
     mixed: Numbers = np.log((1 - LOWEST) * probabilities.astype(np.float64) + LOWEST / count)

@@ -72,8 +72,10 @@ class Kernel(SimpleLearner):
         order = np.random.default_rng(seed).permutation(len(features))
         landmarks = features[np.sort(order[:MOST_LANDMARKS])]
         median = median_distance(landmarks)
-        for relative, of_width in groupby(settings, key=itemgetter("width")):
-            width = relative * median
+        for relative_width, of_width in groupby(settings, key=itemgetter("width")):
+            width = relative_width * median
+            # With K = U diag(λ) Uᵀ between landmarks, the columns k(x, landmarks) U / √λ have the
+            # kernel as their products, so their weights get the penalty of a kernel machine.
             values, vectors = eigh(gaussian(landmarks, landmarks, width))
             large = values > _SMALLEST * values[-1]
             rotation = vectors[:, large] / np.sqrt(values[large])
@@ -100,9 +102,9 @@ def squared_distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Numb
 
 
 def median_distance(rows: npt.NDArray[Any]) -> float:
-    """Return the median distance of two different rows; 1 if most rows are equal."""
-    above = np.triu_indices(len(rows), k=1)
-    distances = squared_distances(rows, rows)[above]
-    if not distances.any():
+    """Return the median distance of all pairs of rows; 1 if there is no pair, or if it is 0."""
+    above_diagonal = np.triu_indices(len(rows), k=1)
+    squares = squared_distances(rows, rows)[above_diagonal]
+    if not squares.any():
         return 1.0
-    return float(np.sqrt(np.median(distances))) or 1.0
+    return float(np.sqrt(np.median(squares))) or 1.0

@@ -48,8 +48,8 @@ class Linear(SimpleLearner):
     ) -> Iterator[Fitted]:
         regressions = LogisticRegressions(rows)
         penalties = [setting["penalty"] for setting in settings]
-        near = None
+        near_solution = None
         if isinstance(start, LinearModel):
-            near = (start.weights, start.intercept)
-        for weights, intercept in regressions.solve(penalties, near):
+            near_solution = (start.weights, start.intercept)
+        for weights, intercept in regressions.solve(penalties, near_solution):
             yield LinearModel(weights, intercept, rows.several)

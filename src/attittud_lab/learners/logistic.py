@@ -45,22 +45,24 @@ class CentredColumns:
     common length makes a penalty mean the same for all kinds of features. Sparse features stay
     sparse.
 
-    A few rows with many columns are rotated into few columns, X = Z Vᵀ with orthonormal columns of
-    V: the penalty and all products of rows stay the same, and V is a mixture of the rows, V = Xᵀ M.
+    A few rows with many columns are rotated into few columns. For the centred rows X this is
+    X = Z Vᵀ with orthonormal columns of V, so the penalty and all products of rows stay the same.
+    V is a mixture of the rows: V = Xᵀ M.
     """
 
     def __init__(self, features: Matrix) -> None:
-        rows, self.width = features.shape
+        rows, self.width = features.shape  # a rotation makes `width` the number of columns of Z
         self.features = features
         self.mean: Numbers = np.asarray(features.mean(axis=0), dtype=np.float64).reshape(self.width)
         self.scale = mean_length(features)
         self.rotated: Numbers | None = None
+        """Z / scale, rows x width; None if the columns are not rotated."""
         if rows < self.width and rows <= MOST_ROTATED:
             self.rotated, self.mixture = self._rotation()
             self.width = self.rotated.shape[1]
 
     def times(self, parameters: Numbers) -> Numbers:
-        """Return the product with parameters, width x logits."""
+        """Multiply the columns (rows x width) by parameters (width x logits)."""
         if self.rotated is not None:
             product: Numbers = self.rotated @ parameters
             return product
@@ -69,7 +71,7 @@ class CentredColumns:
         return np.asarray(raw, dtype=np.float64) - self.mean @ scaled
 
     def transposed_times(self, slopes: Numbers) -> Numbers:
-        """Return the product of the transpose with slopes, rows x logits."""
+        """Multiply the transposed columns (width x rows) by slopes (rows x logits)."""
         if self.rotated is not None:
             product: Numbers = self.rotated.T @ slopes
             return product
@@ -78,19 +80,24 @@ class CentredColumns:
         return centred / self.scale
 
     def restored(self, parameters: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
-        """Return weights and intercept for features that are neither centred, nor divided, nor
-        rotated.
+        """Return the weights and the intercept that give the same logits for the features as they
+        came: neither centred, nor divided, nor rotated.
         """
         weights = parameters / self.scale
         if self.rotated is not None:
+            # V w = Xᵀ (M w), where X has the features minus their mean.
             mixture = self.mixture @ weights
             raw = np.asarray(self.features.T @ mixture, dtype=np.float64)
             weights = raw - np.outer(self.mean, mixture.sum(axis=0))
         return weights, intercept - self.mean @ weights
 
     def _rotation(self) -> tuple[Numbers, Numbers]:
-        """Return Z / scale and M from the products of the centred rows."""
+        """Return Z / scale and M, both rows x directions.
+
+        With the products of the centred rows X Xᵀ = U diag(λ) Uᵀ, they are Z = U √λ and M = U / √λ.
+        """
         if is_sparse(self.features):
+            # (x − mean) · (y − mean), multiplied out, since centred rows would not be sparse.
             rows = self.features.astype(np.float64)
             products = np.asarray((rows @ rows.T).todense())
             with_mean = np.asarray(rows @ self.mean)
@@ -105,7 +112,10 @@ class CentredColumns:
 
 
 def mean_length(features: Matrix) -> float:
-    """Return the root mean square of the lengths of centred rows; 1 if all rows are equal."""
+    """Return the root mean square of the lengths of centred rows; 1 if all rows are equal.
+
+    It is the root of mean ‖x‖² − ‖mean x‖².
+    """
     if is_sparse(features):
         squares = float(features.multiply(features).sum()) / features.shape[0]
     else:
@@ -120,13 +130,14 @@ def mean_length(features: Matrix) -> float:
 class LogisticRegressions:
     """Logistic regressions on the same rows that differ only in their penalty.
 
-    With z = x W + b, the loss of a row with target t is −Σ_c t_c log softmax(z)_c, and with row
-    weights w
+    With z = x W + b, the loss of a row with target t is −Σ_c t_c log softmax(z)_c. With row weights
+    w,
 
         objective = Σ_i w_i loss_i + penalty / 2 · ||W||²
 
-    Two classes have one logit, as in scikit-learn. Several labels at once have one logit each. The
-    intercept b has no penalty.
+    Two classes have one logit, as in scikit-learn: that of the second class, since softmax depends
+    on the difference alone. Several labels at once have one logit each. The intercept b has no
+    penalty.
     """
 
     def __init__(self, rows: TrainingRows) -> None:
@@ -137,28 +148,34 @@ class LogisticRegressions:
         self.columns = CentredColumns(rows.features)
         self.total = max(float(rows.weights.sum()), 1e-300)
         self.weights = (rows.weights / self.total)[:, None]
+        """The weight of each row as a share of `total`, rows x 1."""
         if several:
-            observed = ~np.isnan(targets)
-            positive = np.where(observed, targets, 0.0)
-            mass = observed.astype(np.float64)
+            has_target = ~np.isnan(targets)
+            positive = np.where(has_target, targets, 0.0)
+            mass = has_target.astype(np.float64)
         else:
             positive = targets
-            mass = targets.sum(axis=1, keepdims=True)  # rows x 1
-        self.expected: Numbers = (self.weights * positive).sum(axis=0)
-        """The share of each class or label."""
-        self.observed: Numbers = (self.weights * mass).sum(axis=0)
-        shares_differ = (self.expected > 0) & ((self.expected < self.observed) | (not several))
-        self.modelled: npt.NDArray[np.int64] = np.flatnonzero(shares_differ)
-        """The classes or labels that have logits of their own; the training rows say nothing about
-        the others.
-        """
+            mass = targets.sum(axis=1, keepdims=True)
+        self.positive_share: Numbers = (self.weights * positive).sum(axis=0)
+        """The part of all weight that each class or label has."""
+        self.labelled_share: Numbers = (self.weights * mass).sum(axis=0)
+        """The part of all weight whose rows have targets: one number, or one for each label."""
+        has_logit = self.positive_share > 0
+        if several:
+            # A label that every row has, like one that no row has, is constant.
+            has_logit &= self.positive_share < self.labelled_share
+        self.modelled: npt.NDArray[np.int64] = np.flatnonzero(has_logit)
+        """The classes or labels that are fitted; the training rows say nothing about the others."""
         self.binary = several or len(self.modelled) == 2
+        """Whether each logit is one of yes and no, and not one of many classes."""
         self.mass = mass
+        """The sum of the targets of a row, rows x 1; of labels 1, or 0 if missing, rows x logits."""
         if several:
             self.mass = mass[:, self.modelled]
         self.positive = positive[:, self.modelled]
+        """The target of each logit, rows x logits."""
         if not several and self.binary:
-            self.positive = self.positive[:, 1:]
+            self.positive = self.positive[:, 1:]  # the first of two classes has the logit 0
 
     def solve(
         self, penalties: Sequence[float], start: tuple[Numbers, Numbers] | None = None
@@ -168,32 +185,42 @@ class LogisticRegressions:
         The strongest penalty comes first in the search, and each solution is where the next search
         starts. `start` has W and b of a solution that is probably near the first one.
         """
-        order = np.argsort(np.negative(penalties), kind="stable").tolist()
+        strongest_first = np.argsort(np.negative(penalties), kind="stable").tolist()
         parameters = np.zeros((self.columns.width + 1, self.positive.shape[1]))
         if start is not None and self.columns.rotated is None:
-            parameters = self._reduced(*start)
+            parameters = self._as_parameters(*start)
         solutions = {}
-        for number in order:
+        for number in strongest_first:
             parameters = self._minimum(penalties[number], parameters)
             weights, intercept = self.columns.restored(parameters[:-1], parameters[-1])
             solutions[number] = self._for_all_classes(weights, intercept)
         for number in range(len(penalties)):
             yield solutions[number]
 
-    def _reduced(self, weights: Numbers, intercept: Numbers) -> Numbers:
-        """Return W and b of all classes as parameters of the logits that are modelled."""
-        last_row = intercept + self.columns.mean @ weights
-        centred = np.concatenate([weights * self.columns.scale, last_row[None]])
+    def _as_parameters(self, weights: Numbers, intercept: Numbers) -> Numbers:
+        """Return W and b of a solution as `_minimum` has them, for columns that are not rotated.
+
+        The columns are centred and divided by the scale, so
+        x W + b = ((x − mean) / scale) (scale · W) + (b + mean W).
+        """
+        centred_intercept = intercept + self.columns.mean @ weights
+        of_classes = np.concatenate([weights * self.columns.scale, centred_intercept[None]])
         if self.binary and not self.several:
-            centred = centred - centred[:, self.modelled[:1]]
-            return np.asarray(centred[:, self.modelled[1:]])
-        return np.asarray(centred[:, self.modelled])
+            # The one logit is that of the second class minus that of the first.
+            first, second = self.modelled
+            return np.asarray(of_classes[:, [second]] - of_classes[:, [first]])
+        return np.asarray(of_classes[:, self.modelled])
 
     def _minimum(self, penalty: float, start: Numbers) -> Numbers:
-        """Return the best parameters, (width + 1) x logits; the last row is the intercept."""
-        if start.size == 0 or len(self.modelled) < 2 - self.several:
+        """Search from `start` for the best parameters, (width + 1) x logits; the last row is the
+        intercept.
+
+        Without a logit, or with a single class, there is nothing to search for.
+        """
+        single_class = not self.several and len(self.modelled) == 1
+        if start.size == 0 or single_class:
             return start
-        strength = penalty / self.total
+        strength = penalty / self.total  # the losses are divided by the total too
 
         def objective(flat: Numbers) -> tuple[float, Numbers]:
             """Return the objective per unit of weight, and its gradient."""
@@ -213,7 +240,12 @@ class LogisticRegressions:
         return np.asarray(end.x, dtype=np.float64).reshape(start.shape)
 
     def _loss(self, logits: Numbers) -> tuple[float, Numbers]:
-        """Return the mean loss and its gradient at the logits."""
+        """Return the mean loss at logits (rows x logits), and its gradient there.
+
+        A logit z of yes and no costs mass · log(1 + eᶻ) − positive · z, whose slope is
+        mass · sigmoid(z) − positive. Logits of many classes cost −Σ_c positive_c log softmax(z)_c,
+        with the slopes mass · softmax(z) − positive.
+        """
         if self.binary:
             losses = self.mass * np.logaddexp(0, logits) - self.positive * logits
             slopes = self.mass * sigmoid(logits) - self.positive
@@ -224,23 +256,29 @@ class LogisticRegressions:
         return float((self.weights * losses).sum()), self.weights * slopes
 
     def _for_all_classes(self, weights: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
-        """Add constant logits for the classes or labels about which the training rows say
-        nothing.
+        """Return W and b of all classes or labels, from weights and intercept of the logits.
+
+        The others get no weights and a constant logit: a class without rows `ABSENT`, and a label
+        that says nothing the logarithm of its odds, with half a row more for yes and for no. The
+        first of two classes, and a single class, have the logit 0.
         """
         all_weights = np.zeros((len(weights), self.classes))
         if self.several:
-            half = 0.5 / self.total
-            constant = np.log(self.expected + half) - np.log(self.observed - self.expected + half)
+            half_a_row = 0.5 / self.total
+            negative_share = self.labelled_share - self.positive_share
+            all_intercepts = np.log(self.positive_share + half_a_row)
+            all_intercepts -= np.log(negative_share + half_a_row)
         else:
-            constant = np.full(self.classes, ABSENT)
-        logit_of = self.modelled
+            all_intercepts = np.full(self.classes, ABSENT)
+        class_of_logit = self.modelled
         if self.binary and not self.several:
-            constant[self.modelled[0]] = 0.0
-            logit_of = self.modelled[1:]
+            all_intercepts[self.modelled[0]] = 0.0
+            class_of_logit = self.modelled[1:]
         elif len(self.modelled) == 1 and not self.several:
-            constant[self.modelled] = 0.0
-            logit_of = self.modelled[:0]
-            weights, intercept = weights[:, :0], intercept[:0]
-        all_weights[:, logit_of] = weights
-        constant[logit_of] = intercept
-        return all_weights, constant
+            all_intercepts[self.modelled] = 0.0
+            class_of_logit = self.modelled[:0]
+            weights = weights[:, :0]
+            intercept = intercept[:0]
+        all_weights[:, class_of_logit] = weights
+        all_intercepts[class_of_logit] = intercept
+        return all_weights, all_intercepts

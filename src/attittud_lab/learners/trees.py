@@ -38,6 +38,7 @@ class TreesModel(Fitted):
     roots: npt.NDArray[np.int64]
     """The first node of each tree."""
     left: npt.NDArray[np.int64]
+    """The child of each node for rows whose number in `column` is at most the `threshold`."""
     right: npt.NDArray[np.int64]
     column: npt.NDArray[np.int64]
     threshold: Numbers
@@ -46,9 +47,11 @@ class TreesModel(Fitted):
     several: bool
 
     def leaves(self, root: np.int64, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Return the leaf of a tree that each row reaches."""
+        """Return the node in which each row (n x width) ends when it walks down a tree from its
+        root.
+        """
         nodes = np.full(len(rows), root)
-        inside = np.flatnonzero(self.left[nodes] != LEAF)
+        inside = np.flatnonzero(self.left[nodes] != LEAF)  # rows that have not reached a leaf
         while len(inside):
             current = nodes[inside]
             goes_left = rows[inside, self.column[current]] <= self.threshold[current]
@@ -58,7 +61,9 @@ class TreesModel(Fitted):
 
 
 def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list, without values."""
+    """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list: the arguments of
+    `TreesModel` but `values` and `several`.
+    """
     counts = [tree.node_count for tree in trees]
     roots = np.cumsum([0, *counts])[:-1]
     nodes: dict[str, npt.NDArray[Any]] = {"roots": roots}
@@ -69,10 +74,10 @@ def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
         "threshold": "threshold",
     }
     for name, attribute in names.items():
-        arrays = [np.zeros(0, np.int64)]
+        arrays = [np.zeros(0, np.int64)]  # a model may have no tree
         for tree, root in zip(trees, roots, strict=True):
             values = getattr(tree, attribute)
-            if attribute.startswith("children"):
+            if attribute.startswith("children"):  # numbers of nodes, counted in their own tree
                 values = np.where(values == LEAF, LEAF, values + root)
             arrays.append(values)
         nodes[name] = np.concatenate(arrays)
@@ -87,8 +92,10 @@ def trees_of(estimators: Iterable[Any]) -> list[Any]:
 def hardened(
     targets: Numbers, weights: Numbers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Numbers]:
-    """Return rows, classes and weights of soft targets: one entry for each class of a row that has
-    a weight.
+    """Turn soft targets (rows x classes) into hard ones, since scikit-learn reads no others.
+
+    Returns the row number, the class and the weight of each entry above zero: a row with the
+    targets 0.7 and 0.3 becomes two entries.
     """
     shares = targets * weights[:, None]
     rows, classes = np.nonzero(shares > 0)
@@ -114,8 +121,10 @@ class ExtraTreesModel(TreesModel):
         shares[:, self.classes] = total / len(self.roots)
         if not self.several:
             return floored_log(shares)
-        both = floored_log(np.stack([1 - shares.ravel(), shares.ravel()], axis=1).clip(0, 1))
-        return (both[:, 1] - both[:, 0]).reshape(shares.shape)
+        # The logit of a label is log p(yes) − log p(no).
+        no_and_yes = np.stack([1 - shares.ravel(), shares.ravel()], axis=1).clip(0, 1)
+        logarithms = floored_log(no_and_yes)
+        return (logarithms[:, 1] - logarithms[:, 0]).reshape(shares.shape)
 
     def scores(self, features: Matrix) -> Numbers:
         """Return the logits, which are normalised already."""
@@ -152,11 +161,12 @@ class ExtraTrees(SimpleLearner):
             yield fit(rows, options)
 
     def _classes(self, rows: TrainingRows, options: Mapping[str, Any]) -> ExtraTreesModel:
+        """Fit a classifier; the values of a node are the shares of the classes in it."""
         numbers, labels, shares = hardened(rows.targets, rows.weights)
         forest = ExtraTreesClassifier(**options)
         forest.fit(dense(rows.features)[numbers], labels, sample_weight=shares)
         trees = trees_of(forest.estimators_)
-        values = np.concatenate([tree.value[:, 0, :] for tree in trees])
+        values = np.concatenate([tree.value[:, 0, :] for tree in trees])  # nodes x classes
         return ExtraTreesModel(
             values=values / values.sum(axis=1, keepdims=True),
             several=False,
@@ -166,15 +176,16 @@ class ExtraTrees(SimpleLearner):
         )
 
     def _labels(self, rows: TrainingRows, options: Mapping[str, Any]) -> ExtraTreesModel:
-        """Regress on the labels; a missing one counts as the mean of the label, which tells the
-        trees nothing.
+        """Fit a regression on the labels; a missing label counts as its mean, which tells the trees
+        nothing. A label that is always missing has the mean 0.5.
         """
         targets = rows.targets
-        used = rows.weights > 0
-        means = np.nan_to_num(np.nanmean(np.where(used[:, None], targets, np.nan), axis=0), nan=0.5)
-        filled = np.where(np.isnan(targets), means, targets)
+        weighted = rows.weights > 0
+        means = np.nanmean(np.where(weighted[:, None], targets, np.nan), axis=0)
+        filled = np.where(np.isnan(targets), np.nan_to_num(means, nan=0.5), targets)
         forest = ExtraTreesRegressor(max_features="sqrt", **options)
-        forest.fit(dense(rows.features)[used], filled[used], sample_weight=rows.weights[used])
+        features = dense(rows.features)[weighted]
+        forest.fit(features, filled[weighted], sample_weight=rows.weights[weighted])
         trees = trees_of(forest.estimators_)
         count = targets.shape[1]
         return ExtraTreesModel(
@@ -236,20 +247,21 @@ class Boosting(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
+        # Fewer rounds are the first trees of a fit with more rounds, so one fit is enough.
         most = int(max(map(itemgetter("rounds"), settings)))
         if rows.several:
-            starts, parts = self._labels(rows, most, seed)
+            starts, models = self._labels(rows, most, seed)
         else:
             features = dense(rows.features)
-            starts, stages = self._classes(features, rows.targets, rows.weights, most, seed)
-            parts = [stages]
+            starts, model = self._classes(features, rows.targets, rows.weights, most, seed)
+            models = [model]
         for setting in settings:
             trees = []
             logit_of_tree = []
-            for stages in parts:
-                for stage in stages.trees[: int(setting["rounds"])]:
-                    trees += stage
-                    logit_of_tree += stages.logits
+            for model in models:
+                for trees_of_round in model.trees[: int(setting["rounds"])]:
+                    trees += trees_of_round
+                    logit_of_tree += model.logits
             yield BoostingModel(
                 values=np.concatenate([[], *(tree.value.ravel() for tree in trees)]),
                 logit=np.array(logit_of_tree, dtype=np.int64),
@@ -260,21 +272,22 @@ class Boosting(SimpleLearner):
             )
 
     def _labels(self, rows: TrainingRows, rounds: int, seed: int) -> tuple[Numbers, list[Stages]]:
-        """Return the start and the trees of each label; a model of a label reads the rows that
-        have it.
+        """Return the start of each label, and the trees of its model, which has the classes no and
+        yes and reads the rows that have the label.
         """
         features = dense(rows.features)
         starts = np.empty(rows.targets.shape[1])
-        parts = []
+        models = []
         for label, targets in enumerate(rows.targets.T):
-            used = np.flatnonzero(~np.isnan(targets) & (rows.weights > 0))
-            both = np.stack([1 - targets[used], targets[used]], axis=1)
-            no_and_yes, stages = self._classes(
-                features[used], both, rows.weights[used], rounds, seed
+            labelled = np.flatnonzero(~np.isnan(targets) & (rows.weights > 0))
+            no_and_yes = np.stack([1 - targets[labelled], targets[labelled]], axis=1)
+            weights = rows.weights[labelled]
+            model_starts, model = self._classes(
+                features[labelled], no_and_yes, weights, rounds, seed
             )
-            starts[label] = no_and_yes[1] - no_and_yes[0]
-            parts.append(Stages([label], stages.trees))
-        return starts, parts
+            starts[label] = model_starts[1] - model_starts[0]
+            models.append(Stages([label], model.trees))
+        return starts, models
 
     def _classes(
         self,
@@ -284,7 +297,11 @@ class Boosting(SimpleLearner):
         rounds: int,
         seed: int,
     ) -> tuple[Numbers, Stages]:
-        """Return the start of each class, and the trees of one model."""
+        """Fit one model to rows x width, targets rows x classes; return the start of each class,
+        and the trees.
+
+        A class without rows starts at `ABSENT`. A single class needs no tree.
+        """
         numbers, labels, shares = hardened(targets, weights)
         starts = np.full(targets.shape[1], ABSENT)
         present = np.unique(labels)
@@ -302,6 +319,7 @@ class Boosting(SimpleLearner):
         prior = np.log(model.init_.class_prior_)
         starts[present] = prior
         if len(present) == 2:
+            # scikit-learn has one tree in a round then, for the logit of the second class.
             starts[present] = [0.0, prior[1] - prior[0]]
             present = present[1:]
         return starts, Stages(present.tolist(), list(map(trees_of, model.estimators_)))

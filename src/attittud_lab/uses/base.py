@@ -54,7 +54,7 @@ class SourceModels:
 
 def fit_source(source: SourceData, seed: int) -> Fitted:
     """Fit a model to a source; a part of the source that is held out chooses the setting, and then
-    trains too.
+    trains too. A source that is too small to be divided gets the middle setting.
     """
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
@@ -66,17 +66,20 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
 
 
 def held_out_loss(source: SourceData, seed: int) -> float:
-    """Return the mean log-loss of the best setting on the part of a source that is held out."""
+    """Return the mean log-loss of the best setting on the part of a source that is held out; 0 for
+    a source that is too small to be divided.
+    """
     losses, _ = _tried_settings(source, seed)
     return min(losses, default=0.0)
 
 
 def own_meanings(source: SourceData, seed: int) -> Numbers:
-    """Return what each label of a source means by the source's own labels, as a model of it says.
+    """Return how often a model of a source is right about each of the source's own labels.
 
-    Of what the model calls a, the share of the label a: Σ_{i: a_i = a} p(a|x_i) / Σ_i p(a|x_i), over
-    the part of the source that is held out; NaN for a label without examples there. A channel with
-    right labels has such meanings. They are far below 1 where the model does not fit the source.
+    For label a this is Σ_{i: a_i = a} p(a|x_i) / Σ_i p(a|x_i): the share of examples with the label
+    a among those that the model says have it. The sums are over the part of the source that is held
+    out; NaN for a label without examples there. A channel with right labels has meanings of this
+    size. They are far below 1 where the model does not fit the source.
     """
     losses, models = _tried_settings(source, seed)
     if not losses:
@@ -95,8 +98,8 @@ def own_meanings(source: SourceData, seed: int) -> Numbers:
 
 
 def _tried_settings(source: SourceData, seed: int) -> tuple[list[float], list[Fitted]]:
-    """Return the log-loss of each setting on the part that is held out, and the models; nothing
-    for a source that is too small to be divided.
+    """Fit a model with each setting to one part of a source; return the log-losses on the part that
+    is held out, and the models. Both lists are empty if the source is too small to be divided.
     """
     learner = find_learner(SOURCE_LEARNER)
     train, held_out = _parts(source, seed)
@@ -110,8 +113,9 @@ def _tried_settings(source: SourceData, seed: int) -> tuple[list[float], list[Fi
 
 def _parts(source: SourceData, seed: int) -> tuple[SourceData, SourceData]:
     """Return the part of a source that trains and the part that is held out."""
-    part = np.random.default_rng(seed).permutation(len(source.labels)) % HELD_OUT
-    return source.rows(np.flatnonzero(part != 0)), source.rows(np.flatnonzero(part == 0))
+    draws = np.random.default_rng(seed).permutation(len(source.labels))
+    is_held_out = draws % HELD_OUT == 0
+    return source.rows(np.flatnonzero(~is_held_out)), source.rows(np.flatnonzero(is_held_out))
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,13 @@ class FurtherColumns:
     factor: float
 
     def columns(self, features: Matrix) -> npt.NDArray[np.float32]:
-        """Return rows x classes of the source."""
+        """Return the columns for rows of features: one for each class of the source."""
         return np.asarray(centred_scores(self.model, features) * self.factor, dtype=np.float32)
 
 
 def centred_scores(model: Fitted, features: Matrix) -> Numbers:
-    """Return log-probabilities minus their mean over the classes, as all that matters is their
-    differences.
+    """Return the scores of rows minus the mean of each row, since only differences between classes
+    matter. A single column, the logit of one label, stays as it is.
     """
     scores = model.scores(features)
     if scores.shape[1] <= 1:

@@ -28,7 +28,7 @@ def default_candidates(
     A use that cannot take some sources is tried with the others.
 
     Args:
-        problem: its sources.
+        problem: its sources are the ones that are combined.
         features: the name of the features.
         learners: the names of learners.
         uses: the names of uses.
@@ -41,7 +41,9 @@ def default_candidates(
 
 
 def _choices_of_sources(problem: Problem, name: str) -> list[tuple[str, ...]]:
-    """Return the sources that a use is tried with: each that it can take, and all of these."""
+    """Return the tuples of sources that a use is tried with: each source that it can take, and all
+    of these together; one empty tuple for a use without sources.
+    """
     use = find_use(name)
     if not use.needs_sources:
         return [()]

@@ -21,7 +21,7 @@ from attittud_lab.uses.base import Fitting, FurtherColumns, SourceModels, UsedMo
 from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss
 
-_COLDEST = 0.2
+_COLDEST = 0.2  # the range in which a temperature is searched for
 _HOTTEST = 5.0
 
 
@@ -126,26 +126,30 @@ def _evaluate(
     models: SourceModels,
     seed: int,
 ) -> Evaluation:
+    """Fit a candidate on every fold with every setting; return the scores of the setting with the
+    lowest log-loss on the examples that are held out.
+    """
     began = time.perf_counter()
     learner = find_learner(candidate.learner)
     use = find_use(candidate.use)
     sources = _sources(problem, candidate)
     settings = use.settings(learner, problem.several)
     outputs = np.full((len(settings), len(problem.labels), len(problem.classes)), np.nan)
-    for fold in range(int(folds.max()) + 1):
+    fold_count = int(folds.max()) + 1
+    for fold in range(fold_count):
         held_out = np.flatnonzero(folds == fold)
         training = problem.rows(np.flatnonzero(folds != fold))
         features = problem.rows(held_out).features
         fitting = Fitting(training, sources, models, learner, settings, seed)
         for number, model in enumerate(use.fits(fitting)):
             outputs[number, held_out] = model.scores(features)
-    rows = np.flatnonzero(folds >= 0)
-    labels = problem.labels[rows]
-    losses = [log_loss(scores[rows], labels) for scores in outputs]
+    ever_held_out = np.flatnonzero(folds >= 0)
+    labels = problem.labels[ever_held_out]
+    losses = [log_loss(scores[ever_held_out], labels) for scores in outputs]
     best = int(np.argmin(losses))
-    temperature = best_temperature(outputs[best][rows], labels)
+    temperature = best_temperature(outputs[best][ever_held_out], labels)
     scores = cooled(outputs[best], temperature, several=problem.several)
-    loss = log_loss(scores[rows], labels)
+    loss = log_loss(scores[ever_held_out], labels)
     seconds = time.perf_counter() - began
     return Evaluation(candidate, scores, settings[best], temperature, loss, seconds)
 
@@ -191,7 +195,10 @@ def _sources(problem: Problem, candidate: SimpleCandidate) -> list[SourceData]:
 
 
 def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:
-    """Return the number by which scores are divided for the lowest log-loss."""
+    """Return the number by which scores are divided for the lowest log-loss.
+
+    It is searched for on a logarithmic scale, from `_COLDEST` to `_HOTTEST`.
+    """
     several = labels.ndim == 2
 
     def loss(log_temperature: float) -> float:

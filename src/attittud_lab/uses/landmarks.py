@@ -30,8 +30,11 @@ float32.
 
 
 def with_fewer_columns(problem: Problem, seed: int) -> Problem:
-    """Return the problem with dense features, one column for each landmark at most; dense features
-    stay as they are.
+    """Return the problem with dense features, one column for each landmark at most.
+
+    It stays as it is if its features are dense, if it has no sources or many primary rows, or if
+    there are as many landmarks as columns. With the products of landmarks K = U diag(λ) Uᵀ, the new
+    columns are (x · landmarks) U / √λ.
     """
     primary = problem.features
     sources = problem.sources
@@ -45,14 +48,16 @@ def with_fewer_columns(problem: Problem, seed: int) -> Problem:
     values, vectors = eigh(products_of_rows(landmarks, landmarks))
     large = values > _SMALLEST * max(values[-1], 1e-300)
     rotation = vectors[:, large] / np.sqrt(values[large])
-
-    def coordinates(features: Matrix) -> npt.NDArray[np.float32]:
-        return np.asarray(products_of_rows(features, landmarks) @ rotation, dtype=np.float32)
-
     reduced = {}
     for name, source in sources.items():
-        reduced[name] = replace(source, features=coordinates(source.features))
-    return replace(problem, features=coordinates(primary), sources=reduced)
+        columns = _coordinates(source.features, landmarks, rotation)
+        reduced[name] = replace(source, features=columns)
+    return replace(problem, features=_coordinates(primary, landmarks, rotation), sources=reduced)
+
+
+def _coordinates(features: Matrix, landmarks: Matrix, rotation: Numbers) -> npt.NDArray[np.float32]:
+    """Return rows x directions, in single precision."""
+    return np.asarray(products_of_rows(features, landmarks) @ rotation, dtype=np.float32)
 
 
 def products_of_rows(first: Matrix, second: Matrix) -> Numbers:

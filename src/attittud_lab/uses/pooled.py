@@ -40,10 +40,10 @@ class Pooled(Use):
             labelled = source.labelled
             features.append(labelled.features)
             targets.append(soft_targets(labelled.labels, len(training.classes)))
-        both = stack_rows(features)
+        all_features = stack_rows(features)
         all_targets = np.concatenate(targets)
         for weight, settings in fitting.by("weight"):
             weights = np.full(len(all_targets), weight)
-            weights[: len(training.labels)] = 1
-            rows = TrainingRows(both, all_targets, training.several, weights)
+            weights[: len(training.labels)] = 1  # the primary rows come first
+            rows = TrainingRows(all_features, all_targets, training.several, weights)
             yield from map(UsedModel, fitting.fits(rows, settings))

@@ -102,8 +102,10 @@ def training_rows(part: Problem | SourceData) -> TrainingRows:
 
 
 def log_loss(scores: Numbers, labels: LabelNumbers) -> float:
-    """Return the mean log-loss: over examples of log-probabilities, or over labels of logits with
-    several at once.
+    """Return the mean log-loss of scores (n x classes) where there is a label.
+
+    For classes, scores are log-probabilities and the mean is over examples. With several labels at
+    once they are logits, and it is over all labels of all examples.
     """
     if labels.ndim == 2:
         losses = np.logaddexp(0, np.where(labels == 1, -scores, scores))

@@ -22,7 +22,7 @@ Rows = Mapping[str, npt.NDArray[np.int64]]
 
 
 def labelled_rows(data: Prepared) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the numbers of all examples of each source that has labels."""
+    """Return the row numbers of all examples of each auxiliary source with labels."""
     rows = {}
     for name, task in data.auxiliary.items():
         if OBJECTIVES[task.objective].labelled:
@@ -31,7 +31,10 @@ def labelled_rows(data: Prepared) -> dict[str, npt.NDArray[np.int64]]:
 
 
 def joined_inputs(data: Prepared, rows: Rows) -> Any:
-    """Return primary examples, then those of the sources: a list, or an array of columns."""
+    """Return the inputs of all primary examples, then those of the chosen `rows` of each source.
+
+    They are an array, rows x columns, for a table, and a list for texts and images.
+    """
     parts = [data.inputs(PRIMARY)]
     for name, numbers in rows.items():
         inputs = data.inputs(name)
@@ -45,13 +48,14 @@ def joined_inputs(data: Prepared, rows: Rows) -> Any:
 
 
 def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -> Problem:
-    """Return the problem with `features` of `joined_inputs`.
+    """Return the problem whose `features` were computed from `joined_inputs(data, rows)`.
 
-    `aligned`: a source with the primary classes gets them in the primary order.
+    With `aligned`, a source that has the primary classes gets them in the primary order, so that
+    its labels can be used like primary ones.
     """
     primary = data.primary
-    start = len(primary.examples)
-    of_primary = features[:start]
+    start = len(primary.examples)  # of the next source among the rows of `features`
+    primary_features = features[:start]
     sources = {}
     for name, numbers in rows.items():
         task = data.auxiliary[name]
@@ -62,7 +66,8 @@ def problem_of(data: Prepared, rows: Rows, features: Matrix, *, aligned: bool) -
         start += len(numbers)
         labels = _labels(task)[numbers]
         sources[name] = SourceData(name, part, labels, list(task.classes), same_classes)
-    return Problem(of_primary, _labels(primary), list(primary.classes), primary.several, sources)
+    classes = list(primary.classes)
+    return Problem(primary_features, _labels(primary), classes, primary.several, sources)
 
 
 def _labels(task: Task) -> LabelNumbers:

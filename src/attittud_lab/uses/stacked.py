@@ -43,16 +43,18 @@ class Stacked(Use):
 
     def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
         rows = training_rows(fitting.training)
-        lengths = []
-        for source in fitting.sources:
-            model = fitting.models.model(source.name)
-            lengths.append((model, mean_length(centred_scores(model, rows.features))))
-        unit = mean_length(rows.features) / np.sqrt(len(lengths))
+        models = [fitting.models.model(source.name) for source in fitting.sources]
+        source_lengths = []
+        for model in models:
+            source_lengths.append(mean_length(centred_scores(model, rows.features)))
+        # Each of k sources gets 1 / √k of the length that all have together.
+        unit = mean_length(rows.features) / np.sqrt(len(models))
         for length, settings in fitting.by("length"):
-            further = tuple(
-                FurtherColumns(model, float(length * unit / of_source))
-                for model, of_source in lengths
-            )
+            further_columns = []
+            for model, source_length in zip(models, source_lengths, strict=True):
+                factor = float(length * unit / source_length)
+                further_columns.append(FurtherColumns(model, factor))
+            further = tuple(further_columns)
             longer = replace(rows, features=with_columns(rows.features, further))
             for fitted in fitting.fits(longer, settings):
                 yield UsedModel(fitted, further)

@@ -50,27 +50,29 @@ class Translated(Use):
         training = fitting.training
         seed = fitting.seed
         rows = training_rows(training)
-        opened = []
+        translations = []
         for source in fitting.sources:
             translation = Translation.estimate(source, training, fitting.models, seed)
             if translation.weight > 0:
-                opened.append(translation)
-        alone = fitting.fits(rows, fitting.settings)
-        if not opened:
-            yield from map(UsedModel, alone)
+                translations.append(translation)
+        models_alone = fitting.fits(rows, fitting.settings)
+        if not translations:
+            yield from map(UsedModel, models_alone)
             return
-        features = stack_rows([rows.features, *(part.source.features for part in opened)])
-        for setting, first in zip(fitting.settings, alone, strict=True):
-            model = first
+        # Primary rows come first, then those of each source.
+        features = stack_rows([rows.features, *(part.source.features for part in translations)])
+        for setting, model_alone in zip(fitting.settings, models_alone, strict=True):
             weights = [rows.weights]
-            for part in opened:
+            for part in translations:
                 count = len(part.source.labels)
                 weights.append(np.full(count, setting["weight"] * part.weight))
             all_weights = np.concatenate(weights)
+            model = model_alone
             for _ in range(ROUNDS):
-                targets = np.concatenate([rows.targets, *(part.targets(model) for part in opened)])
-                both = TrainingRows(features, targets, rows.several, all_weights)
-                model = fitting.learner.fit(both, setting, seed, start=model)
+                translated = [part.targets(model) for part in translations]
+                targets = np.concatenate([rows.targets, *translated])
+                all_rows = TrainingRows(features, targets, rows.several, all_weights)
+                model = fitting.learner.fit(all_rows, setting, seed, start=model)
             yield UsedModel(model)
 
 
@@ -87,11 +89,14 @@ class Translation:
     def estimate(
         cls, source: SourceData, training: Problem, models: SourceModels, seed: int
     ) -> Translation:
-        """Estimate the channel on the primary training rows and no others."""
+        """Estimate the channel on the primary training rows and no others: from their primary labels,
+        and from what the source's model says about them.
+        """
         labelled = source.labelled
         scores = torch.from_numpy(models.model(source.name).scores(training.features))
         labels = torch.from_numpy(training.labels)
         if source.several:
+            # Logits become log p(no) and log p(yes): rows x labels x 2.
             scores = torch.stack([F.logsigmoid(-scores), F.logsigmoid(scores)], dim=-1)
         shares = torch.from_numpy(label_shares(labelled))
         classes = len(training.classes)
@@ -100,33 +105,39 @@ class Translation:
 
     @property
     def weight(self) -> float:
-        """The largest openness of its channels."""
+        """The largest openness of its channels. There are several if the source or the primary task
+        has several labels at once.
+        """
         return float(self.channel.openness.max())
 
     def targets(self, fitted: Fitted) -> Numbers:
-        """Return q for the rows of the source, given a model of the primary classes."""
+        """Return q for the rows of the source, rows x primary classes (or labels), given a model of
+        the primary classes. A primary label without an open channel has NaN.
+        """
         prior = torch.from_numpy(fitted.scores(self.source.features))
         posterior = self.channel.posterior(prior, torch.from_numpy(self.source.labels)).numpy()
         openness = self.channel.openness.numpy()
-        if not self.source.several:
+        if not self.source.several:  # its classes have one channel together
             posterior = posterior[:, None]
             openness = openness[None]
-        # posterior: rows x sources x [labels x] classes; openness: sources x [labels]
+        # With several primary labels, posterior is rows x channels x labels x (no, yes) and
+        # openness is channels x labels; else rows x channels x classes, and channels.
         total = openness.sum(axis=0)
         shares = openness / np.where(total > 0, total, 1)
         if not self.several:
             return np.asarray(np.einsum("msc,s->mc", posterior, shares))
-        means = np.einsum("msl,sl->ml", posterior[..., 1], shares)
+        yes = posterior[..., 1]
+        means = np.einsum("msl,sl->ml", yes, shares)
         return np.asarray(np.where(total > 0, means, np.nan))
 
 
 def label_shares(source: SourceData) -> Numbers:
-    """Return the share of each label; where there are several at once, of no and yes for each,
-    labels x 2.
+    """Return the share of each class among the rows of a source; with several labels at once the
+    shares of no and yes for each label, labels x 2. A label without rows has the shares 1 and 0.
     """
     if not source.several:
         counts = np.bincount(source.labels, minlength=len(source.classes))
         return np.asarray(counts / counts.sum())
-    observed = source.labels >= 0
-    positive = (source.labels == 1).sum(axis=0) / np.maximum(observed.sum(axis=0), 1)
-    return np.stack([1 - positive, positive], axis=1)
+    labelled = (source.labels >= 0).sum(axis=0)
+    yes_share = (source.labels == 1).sum(axis=0) / np.maximum(labelled, 1)
+    return np.stack([1 - yes_share, yes_share], axis=1)
