@@ -55,7 +55,10 @@ def _cell(value: Any) -> str | None:
 
 
 def take_rows(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
-    """Take rows from several tables, counted through all of them; `rows` are sorted."""
+    """Return some rows of several tables as one table; tables with different columns are refused.
+
+    `rows` are sorted, and counted through all tables. `where` names the tables in messages.
+    """
     parts = []
     start = 0
     for table in tables:
@@ -141,7 +144,9 @@ def numbers(values: Any, *, guess: bool) -> Numbers | None:
 
 
 def _parsed(values: Any) -> tuple[Any, Any, Any]:
-    """Return texts without blanks around them, and which of them are numbers or missing."""
+    """Return texts without blanks around them, whether each is a number, and whether each is
+    missing.
+    """
     cells = compute.fill_null(compute.utf8_trim_whitespace(values), "")
     missing = compute.is_in(compute.utf8_lower(cells), pa.array(_MISSING, cells.type))
     return cells, compute.match_substring_regex(cells, NUMBER), missing
@@ -155,16 +160,22 @@ def _first_text(values: Any) -> str:
 
 
 def check_mixed(values: Any, culprit: str) -> None:
-    """Refuse text among numbers: it is more likely a mistake than a category."""
+    """Refuse a column of texts if at least half of the cells that are not missing are numbers: the
+    others are more likely mistakes than categories.
+    """
     _, number, missing = _parsed(values)
-    if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
+    number_count = compute.sum(number).as_py()
+    filled_count = len(values) - compute.sum(missing).as_py()
+    if 2 * number_count >= filled_count:
         problem = f"{culprit} has numbers, but also text such as {_first_text(values)}"
         categorical = "name the column in data.table.categorical if its numbers are only names"
         raise InputError(f"{problem}; correct it, {categorical}, or {EXCLUDE}")
 
 
 def only_numbers(values: Any, culprit: str) -> Numbers:
-    """Return a column of new rows that was one of numbers in training; n numbers, none infinite."""
+    """Return the n numbers of a column that had numbers in training, NaN for missing ones; refuses
+    text and infinite numbers.
+    """
     read = numbers(values, guess=True)
     if read is not None:
         return finite(read, culprit)
@@ -202,18 +213,19 @@ def lists(values: Any, length: int | None, culprit: str) -> Numbers:
     if not is_list(values.type):
         reason = "lists of numbers in the primary training examples"
         raise InputError(f"{culprit} holds {kind} here, but {reason}")
-    there = compute.drop_null(values)
-    lengths = set(compute.list_value_length(there).unique().to_pylist())
+    present = compute.drop_null(values)
+    lengths = set(compute.list_value_length(present).unique().to_pylist())
     expected = f"all must have {length} numbers"
     if not length:
         expected = "give every list the same length, at least 1"
         length = max(lengths, default=0)
-    if not length or lengths - {length}:
+    has_other_lengths = bool(lengths - {length})
+    if not length or has_other_lengths:
         numbers_of = listed(sorted(lengths), 5) or "no"
         raise InputError(f"{culprit} has lists of {numbers_of} numbers; {expected}")
     memory = f"{culprit} with {len(values):,} lists of {length:,} numbers"
-    check_memory(32 * len(values) * length, memory)
-    flat = numbers(compute.list_flatten(there), guess=False)
+    check_memory(32 * len(values) * length, memory)  # 8 bytes for each number, in up to 4 copies
+    flat = numbers(compute.list_flatten(present), guess=False)
     if flat is None:
         raise InputError(f"{culprit} holds {kind}; give lists of numbers only, or {EXCLUDE}")
     out = np.full((len(values), length), np.nan)

@@ -80,8 +80,10 @@ class Column:
     def fit(
         cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool
     ) -> Self | str:
-        """Return the column, or the reason why it is no feature. `guess`: the file does not mark
-        which cells are numbers.
+        """Return the column with what the training cells `values` decide; or the reason why it is no
+        feature. With `guess`, texts may be numbers, because the file does not mark which cells are.
+
+        Refused are columns that are empty, numbers with text among them, and lists written as text.
         """
         culprit = f"{where}: column {name!r}"
         if name in config.categorical:
@@ -100,7 +102,8 @@ class Column:
             advice = f"{files}, or each number into a column of its own"
             raise InputError(f"{culprit} holds {problem}; {advice}")
         named = config.columns is not None and name in config.columns
-        if len(cells) >= FEWEST and len(set(cells)) == len(cells) and not named:
+        all_differ = len(cells) >= FEWEST and len(set(cells)) == len(cells)
+        if all_differ and not named:
             return f"a different text in each of the {len(cells)} training examples, as an id has"
         return cls._category(name, cells, culprit)
 
@@ -126,6 +129,7 @@ class Column:
         counts = counts_by_spelling(cells)
         if len(counts) == 1:
             return CONSTANT
+        # Texts that are equally frequent are taken in alphabetical order.
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
             problem = f"{culprit} has {len(counts)} different texts"
@@ -163,17 +167,20 @@ class Column:
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def _encode_texts(self, cells: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return a 1 for each text at its position in `levels`, or behind them; n x `width`."""
+        """Return a 1 for each text at its position in `levels`, or behind them; n x `width`. Warns if
+        most texts are not in `levels`.
+        """
         others = len(self.levels)
         numbered = dict(zip(map(folded, self.levels), range(others), strict=True))
         chosen = np.array([numbered.get(folded(text), others) for text in cells], dtype=np.int64)
         filled = np.array(list(map(bool, cells)), dtype=bool)
         new = (chosen == others) & filled
-        # In a full column they may be texts of training that are too rare for a feature.
-        usual = filled.sum() / 2
+        most_new = filled.sum() / 2
         if others >= MOST_LEVELS:
-            usual = filled.sum() - 1
-        if new.any() and new.sum() > usual:
+            # New texts may be texts of training that were too rare for a feature, so only a column
+            # with nothing but new texts is odd.
+            most_new = filled.sum() - 1
+        if new.any() and new.sum() > most_new:
             examples = listed(filter(None, self.levels), 3)
             problem = f"column {self.name!r}: most texts have no feature of their own"
             warn_once(f"{problem}, unlike {examples}; check that they are spelt as in training")
@@ -190,7 +197,9 @@ class Features:
 
     @classmethod
     def fit(cls, table: pa.Table, config: TableConfig, where: str) -> Self:
-        """Learn the columns from the primary training examples."""
+        """Learn the columns from the primary training examples. Warns of columns that are left out,
+        and of columns that look like row numbers; refuses a table without any feature.
+        """
         columns = list[Column]()
         left_out = dict[str, str]()
         names_of = dict[str, list[str]]()  # by the reason for which they are left out
@@ -267,13 +276,15 @@ class Features:
         try:
             return self.encode(pa.table(cells), listed(names, 1))
         except InputError:
-            if len(rows) > 1:
+            if len(rows) > 1:  # encode row by row, so that the row at fault raises with its name
                 for row, name in zip(rows, names, strict=True):
                     self.encode_rows([row], [name])
             raise
 
     def _lacking(self, column: Column, present: Sequence[str], where: str) -> InputError:
-        """Return the error for rows `present` that do not have a column exactly once."""
+        """Return the error for rows with the columns `present`, which do not have `column` exactly
+        once.
+        """
         problem = f"{where}: needs one column {column.name!r}"
         trained = listed(column.name for column in self.columns)
         columns = (
@@ -302,9 +313,10 @@ def counts_by_spelling(cells: Sequence[str]) -> dict[str, int]:
     counts = Counter(cells)
     totals = dict[str, int]()
     most_frequent = dict[str, str]()  # by the spelling that all formats share
-    for text in sorted(counts, key=lambda text: (-counts[text], text)):
-        name = most_frequent.setdefault(folded(text), text)
-        totals[name] = totals.get(name, 0) + counts[text]
+    frequent_first = sorted(counts, key=lambda text: (-counts[text], text))
+    for text in frequent_first:
+        spelling = most_frequent.setdefault(folded(text), text)
+        totals[spelling] = totals.get(spelling, 0) + counts[text]
     return totals
 
 
@@ -312,11 +324,13 @@ def is_numbered(values: Any, *, guess: bool) -> bool:
     """Return whether whole numbers rise or fall from each row to the next, like a row number or a
     date.
     """
-    read = numbers(values, guess=guess)
-    if read is None or len(read) < 2 * FEWEST or not np.isfinite(read).all():
+    column = numbers(values, guess=guess)
+    if column is None or len(column) < 2 * FEWEST or not np.isfinite(column).all():
         return False
-    steps = np.diff(read)
-    return bool((read == np.round(read)).all() and ((steps > 0).all() or (steps < 0).all()))
+    steps = np.diff(column)
+    rises_or_falls = (steps > 0).all() or (steps < 0).all()
+    all_whole = (column == np.round(column)).all()
+    return bool(all_whole and rises_or_falls)
 
 
 def _statistics(values: Numbers) -> tuple[Numbers, Numbers]:

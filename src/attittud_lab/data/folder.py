@@ -82,7 +82,7 @@ class ImageFolder(Source):
 
 
 def _check_name(folder: Path) -> None:
-    """Refuse a name that is not UTF-8: the class would be in no file that names it."""
+    """Refuse a class whose folder has a name that is not UTF-8: no file could hold the name."""
     try:
         folder.name.encode()
     except UnicodeError:

@@ -52,8 +52,10 @@ class Pixels:
 
     @classmethod
     def common(cls, looks: Sequence[Sequence[tuple[int, bool]]], size: int | None) -> Pixels:
-        """Decide the shape from looks at every source: grey only if all pictures are grey, and the
-        usual size of the first source.
+        """Decide the shape from what `look_at` says about each source, the primary one first.
+
+        It is grey only if all pictures are grey. Without a `size` it has the most frequent side of
+        the first source, or the larger of two that are equally frequent.
         """
         sides = Counter(side for side, _ in looks[0])
         usual = max(sides, key=lambda side: (sides[side], side))
@@ -75,12 +77,17 @@ def look_at(part: Part) -> list[tuple[int, bool]]:
 
 
 def _sample(part: Part) -> Rows:
-    """Return the positions of about `LOOKED_AT` pictures, at least one of every class."""
+    """Return the positions of about `LOOKED_AT` pictures, at least one of every class, always the
+    same ones.
+    """
     generator = np.random.default_rng(0)
     classes = strata(part.labels, len(part.rows))
     numbers = np.unique(classes)
-    each = max(1, LOOKED_AT // max(1, len(numbers)))
-    drawn = [generator.permutation(np.flatnonzero(classes == number))[:each] for number in numbers]
+    per_class = max(1, LOOKED_AT // max(1, len(numbers)))
+    drawn = []
+    for number in numbers:
+        positions = np.flatnonzero(classes == number)
+        drawn.append(generator.permutation(positions)[:per_class])
     return np.sort(np.concatenate(drawn))
 
 
@@ -88,7 +95,7 @@ def white_of(part: Part) -> int | None:
     """Return the grey value that counts as white in a source, and say it once; None without grey
     pictures of more than 8 bits.
 
-    It is the smallest of `WHITES` that none of the pictures that are looked at exceeds.
+    It is the smallest of `WHITES` that no picture of a sample exceeds, or the largest of them.
     """
     where = part.listing.where
     brightest = 0
@@ -114,7 +121,9 @@ def with_white(part: Part, white: int | None) -> Part:
 
 
 def deep(raws: Sequence[Any], white: int | None) -> list[Any]:
-    """Return inputs with the value that is white in grey pictures of more than 8 bits."""
+    """Wrap encoded pictures as `Deep`, so that decoding knows the value of white. Arrays stay as
+    they are, since they have 8 bits.
+    """
     if white is None:
         return list(raws)
     inputs: list[Any] = []
@@ -191,7 +200,9 @@ def _name(raw: Raw | Image.Image, where: str) -> str:
 
 
 def decode(raw: Raw | Image.Image | Deep, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
-    """Return one image as C x H x W. An image that a caller has opened stays open and as it is."""
+    """Return one image as C x H x W, with the shape that `pixels` says; `where` begins messages. An
+    image that a caller has opened stays open and as it is.
+    """
     picture, white = _unwrapped(raw)
     shape = (pixels.size, pixels.size)
     mode = {1: "L", 3: "RGB"}[pixels.channels]
@@ -272,7 +283,7 @@ def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image
             warn_once(f"{problem}, which counts as white; they are cut")
         scaled = np.rint(np.minimum(levels, white) * (255 / white))
         transparent = image.info.get("transparency")
-        if isinstance(transparent, int):
+        if isinstance(transparent, int):  # the level that stands for transparent pixels
             scaled[levels == transparent] = 255
         return Image.fromarray(scaled.astype(np.uint8))
     if image.has_transparency_data:

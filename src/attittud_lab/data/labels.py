@@ -59,6 +59,9 @@ def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
 def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[str]]:
     """Return class numbers (n) with -1 for a missing label, or 0 and 1 (n x labels) for lists, and
     the classes.
+
+    Classes are the class names of the file if it has some for numbers; else the labels in order,
+    whole numbers first. Fractions, other types, and numbers without a class name are refused.
     """
     values = plain(table[column])
     kind = values.type
@@ -87,6 +90,7 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
             raise InputError(f"{problem}, but {reason}; {advice}")
         classes = names
     number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
+    # A cell of NaN differs from itself, so `meaning` may not have it.
     labels = [number_of.get(meaning.get(cell), -1) for cell in cells]
     return np.array(labels, dtype=np.int64), classes
 
@@ -152,7 +156,7 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
                 names = names.get(column)
             elif column != usual and not pa.types.is_nested(table[column].type):
                 if len(table[column].unique()) != len(names):
-                    return None
+                    return None  # the list belongs to another column
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(names, list) or not names:

@@ -53,14 +53,17 @@ class Part:
         return replace(self, rows=self.rows[positions], labels=labels)
 
     def drawn(self, size: int, seed: int, groups: Sequence[str] | None = None) -> tuple[Part, Part]:
-        """Draw `size` rows, each class in proportion; returns them and the other rows."""
+        """Draw `size` rows, each class in proportion; returns them and the other rows. Rows of one
+        group stay together, so `groups` (one for each row) may make them fewer.
+        """
         taken, left = stratified(len(self.rows), self.labels, size, seed, groups)
         return self.take(taken), self.take(left)
 
 
 def select_rows(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
     """Return the rows that pass the class filters `classes` and `exclude`, with labels from 0 on;
-    all rows if they need not be `labelled`.
+    all rows, without labels, if they need not be `labelled`. A class that the source lacks is
+    refused.
     """
     if not labelled:
         return Part(listing, np.arange(listing.count))
@@ -90,8 +93,8 @@ def check_labels(listing: Listing) -> Labels:
 
 
 def keep_classes(listing: Listing, classes: list[str]) -> Part:
-    """Return the rows of a listing that have one of these classes; the classes are numbered in
-    this order.
+    """Return the rows of a listing that have one of these classes, which are numbered in this order;
+    warns of rows without a label. With several labels at once, all rows stay.
     """
     rows = np.arange(listing.count)
     labels = check_labels(listing)
@@ -108,10 +111,10 @@ def keep_classes(listing: Listing, classes: list[str]) -> Part:
 
 def warn_of_twins(part: Part, where: str) -> None:
     """Warn if two classes of a source are spellings of one name: then they count as two classes."""
-    first: dict[str, str] = {}
+    first_spelling: dict[str, str] = {}
     pairs = []
     for name in part.classes:
-        earlier = first.setdefault(loose(name), name)
+        earlier = first_spelling.setdefault(loose(name), name)
         if earlier != name:
             pairs.append(f"{short(earlier)!r} and {short(name)!r}")
     if pairs:

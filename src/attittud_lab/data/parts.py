@@ -81,7 +81,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         warn_of_twins(part, culprit)
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
-            part.labels = _with_noise(part, source.label_noise, noise_seed, culprit)
+            part.labels = _noisy_labels(part, source.label_noise, noise_seed, culprit)
         auxiliary[name] = part
     if table is not None:
         _check_excluded(table, [*primary.values(), *auxiliary.values()])
@@ -105,10 +105,10 @@ def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], wher
     """Warn about pooled examples that may be held out while copies of them are trained on."""
     all_digests = np.concatenate(pooled).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
-    # Copies in one group stay together.
-    pairs = set(zip(all_digests, groups or range(len(all_digests)), strict=True))
-    copied = Counter(copy for copy, _ in pairs if copy)
-    count = copied.total() - len(copied)
+    # Copies in one group stay together, so a group counts once; blank texts have no digest.
+    in_groups = set(zip(all_digests, groups or range(len(all_digests)), strict=True))
+    groups_of_digest = Counter(digest for digest, _ in in_groups if digest)
+    count = groups_of_digest.total() - len(groups_of_digest)
     if count:
         problem = f"{where}: {count} of {len(all_digests)} labelled examples are copies of others. If one copy is held out while"
         advice = "remove the copies, or give them the same data.primary.group"
@@ -132,7 +132,9 @@ def _select_examples(
     table: TableConfig | None,
     group: str | None,
 ) -> Part:
-    """Return the examples of an auxiliary source that its configuration asks for."""
+    """Return the examples of an auxiliary source that its configuration asks for, drawn by the
+    seed. A source of a kind that its objective cannot learn from is refused.
+    """
     objective = find_objective(config.objective, f"{culprit}.objective")
     split = config.split or first_of(("train",), source.splits)
     listing = open_listing(config, source, split, table, group)
@@ -204,7 +206,7 @@ def _without_primary(
 ) -> tuple[Part, Digests]:
     """Leave out the examples that the primary task has, and those whose groups it holds out.
 
-    Returns the others, and their digests. A labelled example that the primary task has adds
+    Returns the other examples, and their digests. A labelled example that the primary task has adds
     nothing. Plain text may be used again for language modelling, but never a text that is held out.
     Other examples of a patient who is held out would show what the model is tested on.
     """
@@ -214,16 +216,16 @@ def _without_primary(
     held_out = ["validation", "test"]
     if pooled:
         held_out.append("train")
-    forbidden = held_out
+    without_copies_of = held_out
     if part.labels is not None:
-        forbidden = ["validation", "test", "train"]
+        without_copies_of = ["validation", "test", "train"]
     part_digests = digests(part.listing, part.rows)
-    primary_digests = np.concatenate([digests_of[name] for name in forbidden])
-    copied = np.isin(part_digests, primary_digests) & (part_digests != b"")
-    grouped = ~copied & _of_groups(part, [primary[name] for name in held_out])
-    remaining = ~copied & ~grouped
-    left_out = int(copied.sum())
-    left_out_groups = int(grouped.sum())
+    primary_digests = np.concatenate([digests_of[name] for name in without_copies_of])
+    is_copy = np.isin(part_digests, primary_digests) & (part_digests != b"")
+    in_held_out_group = ~is_copy & _of_groups(part, [primary[name] for name in held_out])
+    remaining = ~is_copy & ~in_held_out_group
+    left_out = int(is_copy.sum())
+    left_out_groups = int(in_held_out_group.sum())
     problem = (
         f"{culprit}: of its {len(remaining)} examples, {left_out} are copies of primary examples"
     )
@@ -243,23 +245,27 @@ def _without_primary(
 
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
-    """Find the rows whose groups are held out; none if one of the two sources has no groups."""
+    """Return which rows of a part are in a group of `held_out`; none if one of the two sources has
+    no groups.
+    """
     names = set(chain.from_iterable(other.groups or () for other in held_out))
     return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
 
 
-def _with_noise(part: Part, noise: LabelNoise, seed: int, culprit: str) -> Labels:
-    """Return the labels of a part, of which exactly a share is replaced, drawn by the seed, with a
-    random class or with the next class.
+def _noisy_labels(part: Part, noise: LabelNoise, seed: int, culprit: str) -> Labels:
+    """Return the labels of a part with wrong ones among them, as `noise` says.
+
+    Exactly a share of the labels, drawn by the seed, becomes a random class or the next class.
+    Refused for parts without labels or with several labels at once.
     """
     if part.labels is None or part.labels.ndim != 1:
         problem = f"{culprit}.label_noise: needs examples with one class each"
         raise InputError(f"{problem}; leave it out here")
     generator = np.random.default_rng(seed)
     labels = part.labels.copy()
-    touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
+    replaced = generator.permutation(len(labels))[: round(noise.share * len(labels))]
     if noise.kind == "random":
-        labels[touched] = generator.integers(len(part.classes), size=len(touched))
+        labels[replaced] = generator.integers(len(part.classes), size=len(replaced))
     else:
-        labels[touched] = (labels[touched] + 1) % len(part.classes)
+        labels[replaced] = (labels[replaced] + 1) % len(part.classes)
     return labels

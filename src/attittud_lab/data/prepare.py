@@ -79,7 +79,8 @@ class Prepared:
         if auxiliary:
             parts = [self.parts.auxiliary[auxiliary]]
         raws = list(chain.from_iterable(part.raws() for part in parts))
-        raws = raws[: len(examples)]  # unless the data are pooled, the training examples alone
+        # Unless the data are pooled, `examples` are the training examples alone.
+        raws = raws[: len(examples)]
         if self.kind == "text":
             return list(map(str, raws))
         return raws
@@ -98,13 +99,17 @@ class Prepared:
 
 
 def split_seed(config: DataConfig, seed: int) -> int:
-    """Return the seed that decides the splits of a run; `seed` is the run's own."""
-    first = seed
+    """Return the seed that decides the splits of a run; `seed` is the run's own.
+
+    It is `data.seed`, or the run's own if that is null. With `data.subsets`, runs rotate through
+    this many seeds from `data.seed` on.
+    """
+    first_seed = seed
     if config.seed is not None:
-        first = config.seed
+        first_seed = config.seed
     if config.subsets is None:
-        return first
-    return first + seed % config.subsets
+        return first_seed
+    return first_seed + seed % config.subsets
 
 
 def prepare(
@@ -135,8 +140,10 @@ def encode(
     *,
     pooled: bool = False,
 ) -> Prepared:
-    """Turn the parts of all sources into tensors, as `prepare` does; `seed` is that of the
-    split.
+    """Turn the parts of all sources into tensors; `seed` is that of the split, and the other
+    arguments are those of `prepare`.
+
+    Refused are pictures that all look the same; pictures of one colour get a warning.
     """
     whites: dict[str, int] = {}
     if parts.primary["train"].listing.kind == "image":
@@ -195,7 +202,10 @@ class _Encoder:
     def of(
         cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool
     ) -> _Encoder:
-        """Return an encoder for what the training examples are."""
+        """Return an encoder for what the training examples are: the size of images is decided, and
+        features of tables are fitted. Refuses data that take too much memory, and texts without
+        words or for a model of images.
+        """
         train = parts.primary["train"]
         trained = [train, *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
@@ -275,8 +285,9 @@ class _Encoder:
 
 
 def _decide_whites(parts: Parts) -> tuple[Parts, dict[str, int]]:
-    """Decide for each source which grey value is white, where grey pictures have more than 8
-    bits.
+    """Decide for each source which grey value is white, if it has grey pictures of more than 8 bits.
+
+    Returns the parts, which are then read with this value, and the values by source.
     """
     sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
     whites = {}
@@ -369,8 +380,8 @@ def _rows(part: Part) -> dict[str, Any]:
 def _decoded_before(
     others: Sequence[Prepared], part: Part, record: Mapping[str, Any]
 ) -> Examples | None:
-    """Return the examples of an auxiliary part from other prepared data that have the same images
-    in the same size.
+    """Return the examples of an auxiliary part from `others`, prepared data that have the same images
+    in the same size and with the same white; None if none of them has.
     """
     if "image_size" not in record or part.labels is None:
         return None
@@ -388,7 +399,9 @@ def _decoded_before(
 
 
 def _checksum(data: Prepared) -> str:
-    """Return a checksum of all data: other pixels under the same names are other data."""
+    """Return a checksum of all inputs and targets: other pixels under the same file names are other
+    data.
+    """
     digest = hashlib.sha256()
     for part in data.all_examples:
         for tensor in (part.inputs, part.targets):

@@ -32,7 +32,10 @@ def primary_parts(
     """Return the parts test, validation and train; no example is in two of them.
 
     The test set and the validation set are the source's own splits, or drawn from the split for
-    training, in this order. `table` names the columns of a table of features.
+    training, in this order. `table` names the columns of a table of features. With `pooled`, every
+    training example will be held out once, so test and validation may be empty.
+
+    Refused are parts without examples, classes without training examples, and groups in two parts.
     """
     primary = config.primary
     if not pooled:
@@ -41,30 +44,31 @@ def primary_parts(
     if config.test_seed is not None:
         test_seed = config.test_seed
     train_split, splits = _own_splits(primary, source.splits)
-    left = select_rows(open_listing(primary, source, train_split, table), primary)
-    _check_classes(left, primary.path, "give examples of every class")
-    warn_of_twins(left, primary.path)
-    total = len(left.rows)
+    # What nothing has been drawn from yet; in the end the training examples come from it.
+    remaining = select_rows(open_listing(primary, source, train_split, table), primary)
+    _check_classes(remaining, primary.path, "give examples of every class")
+    warn_of_twins(remaining, primary.path)
+    total = len(remaining.rows)
     parts: dict[str, Part] = {}
-    for name, first in (("test", test_seed), ("validation", seed)):
+    for name, part_seed in (("test", test_seed), ("validation", seed)):
         path = f"data.primary.{name}"
         count = getattr(primary, name)
         split = splits[name]
         if count == 0 and pooled:
-            parts[name] = left.take(np.arange(0))
+            parts[name] = remaining.take(np.arange(0))
         elif split not in (None, train_split):
-            part = _own_part(primary, open_listing(primary, source, split, table), left)
+            part = _own_part(primary, open_listing(primary, source, split, table), remaining)
             size = len(part.rows)
             if isinstance(count, int):  # the default fraction is meant for data without splits
                 size = amount(count, size, path)
-            parts[name], _ = part.drawn(size, mix(first, name))
+            parts[name], _ = part.drawn(size, mix(part_seed, name))
         elif count is None:
             reason = "null means the source's own split, but it has none"
             raise InputError(f"{path}: {reason}; give a count or a fraction, such as 0.2")
         else:
-            size = amount(count, len(left.rows), path, total)
-            parts[name], left = left.drawn(size, mix(first, name), left.groups)
-    parts["train"] = _training_part(primary, left, total, seed, pooled=pooled)
+            size = amount(count, len(remaining.rows), path, total)
+            parts[name], remaining = remaining.drawn(size, mix(part_seed, name), remaining.groups)
+    parts["train"] = _training_part(primary, remaining, total, seed, pooled=pooled)
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and getattr(primary, name) == 0):
             advice = f"give more data, or {_larger(primary, name)}"
@@ -87,20 +91,22 @@ def _larger(config: PrimaryConfig, name: str) -> str:
 
 
 def _training_part(
-    config: PrimaryConfig, left: Part, total: int, seed: int, *, pooled: bool
+    config: PrimaryConfig, remaining: Part, total: int, seed: int, *, pooled: bool
 ) -> Part:
-    """Draw the training examples from those that are left of `total`."""
-    available = len(left.rows)
+    """Draw the training examples from those that test and validation leave of `total`; warns if
+    whole groups make them far fewer than asked.
+    """
+    available = len(remaining.rows)
     if isinstance(config.train, float):
         # Three fractions that add up to 1 may be rounded to one example too many.
         available += 1
-    size = min(amount(config.train, available, "data.primary.train", total), len(left.rows))
+    size = min(amount(config.train, available, "data.primary.train", total), len(remaining.rows))
     groups = None
     if pooled:
         # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary
         # data: draw whole groups.
-        groups = left.groups
-    train, _ = left.drawn(size, mix(seed, "train"), groups)
+        groups = remaining.groups
+    train, _ = remaining.drawn(size, mix(seed, "train"), groups)
     if 0 < len(train.rows) < ENOUGH * size:
         count = counted(len(set(train.groups or ())), "group")
         have = f"{counted(len(train.rows), 'example')} of {count}"
@@ -119,19 +125,21 @@ def check_held_out(config: PrimaryConfig) -> None:
 def _own_splits(
     config: PrimaryConfig, available: list[str]
 ) -> tuple[str | None, dict[str, str | None]]:
-    """Return the splits for training, validation and test; no example may be in two of them.
+    """Return the split for training, and the splits for validation and test by part; None where
+    there is none. No example may be in two of them.
 
     A split that is named for training and for another part is divided. Splits that the
-    configuration does not name are found by their usual names.
+    configuration does not name are found by their usual names. Without a split for training, all
+    splits that are not held out train.
     """
     train = config.split or first_of(("train",), available)
-    taken = {*(train or "").split("+"), config.validation_split, config.test_split}
-    others = [name for name in available if name not in taken]
+    named = {*(train or "").split("+"), config.validation_split, config.test_split}
+    unnamed = [name for name in available if name not in named]
     splits = {
-        "validation": config.validation_split or first_of(VALIDATION, others),
-        "test": config.test_split or first_of(("test",), others),
+        "validation": config.validation_split or first_of(VALIDATION, unnamed),
+        "test": config.test_split or first_of(("test",), unnamed),
     }
-    held_out = {}
+    held_out = {}  # the source's splits in each part that is not drawn from the training split
     for name, split in splits.items():
         if split is not None and split != train:
             held_out[name] = set(split.split("+"))
@@ -142,11 +150,11 @@ def _own_splits(
             problem = f"{config.path}: has {' and '.join(available)}, but nothing to train on"
             advice = "set data.primary.split to the split that should be divided"
             raise InputError(f"{problem}; {advice}")
-    used = held_out
+    splits_of_parts = held_out
     if train:
-        used = {"train": set(train.split("+")), **held_out}
-    for first, second in combinations(used, 2):
-        both = used[first] & used[second]
+        splits_of_parts = {"train": set(train.split("+")), **held_out}
+    for first, second in combinations(splits_of_parts, 2):
+        both = splits_of_parts[first] & splits_of_parts[second]
         if both:
             problem = f"{config.path}: the split {min(both)} is in {first} and in {second}"
             settings = (
@@ -157,8 +165,10 @@ def _own_splits(
 
 
 def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
-    """Return the rows of another split, with the class numbers of the training split; their kinds
-    must agree.
+    """Return the rows of another split than `train`'s, with the class numbers of the training split.
+
+    Refused are other kinds of examples, and labels that this split lacks. Rows of classes that the
+    training split lacks are left out or refused, as the configuration says.
     """
     labels = check_labels(listing)
     if (listing.kind, listing.multi_label) != (train.listing.kind, train.listing.multi_label):
@@ -173,8 +183,8 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
 
 
 def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:
-    """Count the rows of classes that the training split lacks; they are refused unless the
-    configuration allows them.
+    """Count the rows of classes that the training split lacks, by class. They are refused, or left
+    out with a warning if the configuration says so.
 
     Classes that the configuration leaves out do not count. A name that differs from a kept class
     only in case or blanks always counts: hardly anybody means to leave it out.
@@ -211,11 +221,14 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
 def _check_classes(train: Part, where: str, more: str) -> None:
     """Refuse training examples from which some class cannot be learned; `more` says how to get
     more examples of it.
+
+    Every class needs an example, and there must be two classes. With several labels at once, each
+    label needs an example that has it and one that does not.
     """
     assert train.labels is not None
     culprit = f"{where}: the primary training set has"
     labels = train.labels
-    advice = f"{more}, or leave the class out with data.primary.exclude"
+    more_or_fewer_classes = f"{more}, or leave the class out with data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
@@ -223,25 +236,35 @@ def _check_classes(train: Part, where: str, more: str) -> None:
                 if count == 0:
                     share = "no"
                 problem = f"{culprit} {share} positive examples of {name}"
-                raise InputError(f"{problem}, so there is nothing to learn; {advice}")
+                nothing = f"{problem}, so there is nothing to learn"
+                raise InputError(f"{nothing}; {more_or_fewer_classes}")
         return
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
     if len(train.classes) - len(missing) < 2:
-        if len(labels):
-            only = f"only one class ({train.classes[labels[0]]!r})"
-        else:
-            only = "no labelled example"
-        advice = "give at least two classes, or check data.primary.classes and the label column"
-        if len(labels) and missing:
-            smaller = "smaller data.primary.validation and data.primary.test"
-            advice = f"give more examples of {listed(missing, 10)}, or {smaller}"
-        raise InputError(f"{culprit} {only}, so there is nothing to learn; {advice}")
+        raise _too_few_classes(train.classes, labels, missing, culprit)
     if missing:
+        advice = more_or_fewer_classes
         if counts.max() < 2:
             # Any part that is held out takes the only example of some class.
             advice = "give more examples of every class, enough for all parts"
         raise InputError(f"{culprit} no example of {listed(missing, 10)}; {advice}")
+
+
+def _too_few_classes(
+    classes: list[str], labels: Labels, missing: list[str], culprit: str
+) -> InputError:
+    """Return the error for training examples of one class or none; `missing` are the classes
+    without examples.
+    """
+    only = "no labelled example"
+    if len(labels):
+        only = f"only one class ({classes[labels[0]]!r})"
+    advice = "give at least two classes, or check data.primary.classes and the label column"
+    if len(labels) and missing:
+        smaller = "smaller data.primary.validation and data.primary.test"
+        advice = f"give more examples of {listed(missing, 10)}, or {smaller}"
+    return InputError(f"{culprit} {only}, so there is nothing to learn; {advice}")
 
 
 def _check_groups(parts: Mapping[str, Part], where: str) -> None:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -165,13 +164,15 @@ def _csv(text: Iterable[str], path: Path, size: int, delimiter: str) -> Iterator
     names = next(rows)
     for some in _in_lists(rows, size):
         cells: list[Sequence[Any]] = [()] * len(names)
-        if some:
+        if some:  # a file may have a heading alone
             cells = list(zip(*some, strict=True))
         yield _table(names, cells, path, pa.string()).replace_schema_metadata(CELLS_ARE_TEXT)
 
 
 def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[str]]:
-    """Yield the heading and all rows, which have as many cells; empty lines are left out."""
+    """Yield the heading, and then all rows. Empty lines are left out, and a row with more or fewer
+    cells than the heading is refused.
+    """
     csv.field_size_limit(_LONGEST)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     names: list[str] = []
@@ -193,13 +194,13 @@ def _csv_rows(text: Iterable[str], path: Path, delimiter: str) -> Iterator[list[
 
 def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
     """Yield what `batches` yields; a column is missing (null) in objects without its key."""
-    rows = map(itemgetter(1), objects(text, str(path)))
+    rows = (row for _, row in objects(text, str(path)))
     for some in _in_lists(rows, size):
-        names = list(dict.fromkeys(chain.from_iterable(some)))
+        names = list(dict.fromkeys(chain.from_iterable(some)))  # each key of these rows once
         cells = []
         for name in names:
             cells.append([row.get(name) for row in some])
-        yield _table(names, cells, path, None)
+        yield _table(names, cells, path)
 
 
 def _check_depth(value: Any, allowed: int) -> None:
@@ -222,9 +223,15 @@ def _in_lists(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _table(
-    names: Sequence[str], cells: Sequence[Sequence[Any]], path: Path, kind: pa.DataType | None
+    names: Sequence[str],
+    cells: Sequence[Sequence[Any]],
+    path: Path,
+    kind: pa.DataType | None = None,
 ) -> pa.Table:
-    """Return columns of these cells as a table; `kind` is the type of all, None to infer it."""
+    """Return columns with these names and cells as a table.
+
+    `kind` is the type of all columns; without it, the type of each follows from its cells.
+    """
     columns = []
     for name, column in zip(names, cells, strict=True):
         try:

@@ -223,14 +223,14 @@ def open_listing(
     """Return the listing of a split, which must exist; `train+other` reads two splits as one.
 
     `table` names the columns of a table of features. `primary_group` is the primary data's column
-    of groups, which an auxiliary source may have too.
+    of groups, which an auxiliary source may have too. Settings that name a column are refused for a
+    source without columns.
     """
     names: list[str | None] = [None]
     if split is not None:
         names = list(dict.fromkeys(split.split("+")))
-    columns = Columns(
-        config.input, config.label, getattr(config, "group", None), config.where, table
-    )
+    group = getattr(config, "group", None)  # a setting of primary sources only
+    columns = Columns(config.input, config.label, group, config.where, table)
     for name in names:
         if name is not None and name not in source.splits:
             splits = ", ".join(source.splits) or "none"
@@ -254,7 +254,7 @@ def join_listings(parts: Sequence[Listing]) -> Listing:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    ends = np.cumsum([part.count for part in parts])
+    ends = np.cumsum([part.count for part in parts])  # one behind the last row of each part
 
     def collected(rows: Rows, read: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
         """Read rows, which are counted through all parts, part by part."""
@@ -305,5 +305,6 @@ def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels
     missing labels.
     """
     numbers = {name: number for number, name in enumerate(classes)}
-    table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
-    return table[labels]
+    new_numbers = [numbers.get(name, -1) for name in listing.classes]
+    # A missing label, -1, reads the last entry.
+    return np.array([*new_numbers, -1], dtype=np.int64)[labels]

@@ -30,7 +30,7 @@ _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 def amount(count: Count, available: int, setting: str, total: int | None = None) -> int:
     """Return the number of examples for a count, a fraction of `total` (by default of all
-    available), or null (all).
+    available), or null (all). More than are `available` are refused; `setting` names the culprit.
     """
     if count is None:
         return available
@@ -80,10 +80,11 @@ def strata(labels: Labels | None, count: int) -> Labels:
         return np.zeros(count, dtype=np.int64)
     if labels.ndim == 1:
         return labels
-    ranks = (
-        labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1
-    )  # rank 1 is the rarest label
-    rarest: Labels = np.where(labels == 1, ranks, len(ranks) + 1).min(1, initial=len(ranks) + 1)
+    # The place of each label in the order of frequency, from 1 for the rarest.
+    ranks = labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1
+    without_label = len(ranks) + 1
+    ranks_of_example = np.where(labels == 1, ranks, without_label)
+    rarest: Labels = ranks_of_example.min(1, initial=without_label)
     return rarest
 
 
@@ -96,7 +97,8 @@ def _order(strata: Labels, generator: np.random.Generator) -> Rows:
     _, counts = np.unique(strata, return_counts=True)
     for members in np.split(np.argsort(strata, kind="stable"), np.cumsum(counts)[:-1]):
         keys[members] = (generator.permutation(len(members)) + 0.5) / len(members)
-    return np.lexsort((generator.permutation(len(strata)), keys))
+    ties = generator.permutation(len(strata))  # decide between equal keys
+    return np.lexsort((ties, keys))
 
 
 def _whole_groups(
@@ -108,10 +110,10 @@ def _whole_groups(
     A group has the stratum of its rarest example.
     """
     _, first_example, group_of = np.unique(groups, return_index=True, return_inverse=True)
-    examples_of_stratum = np.bincount(strata)
+    frequency = np.bincount(strata)  # by stratum
     stratum_of = strata[first_example]  # by group
     for stratum, group in zip(strata, group_of, strict=True):
-        if examples_of_stratum[stratum] < examples_of_stratum[stratum_of[group]]:
+        if frequency[stratum] < frequency[stratum_of[group]]:
             stratum_of[group] = stratum
     sizes = np.bincount(group_of)
     is_taken = np.zeros(len(sizes), dtype=bool)
@@ -161,12 +163,13 @@ def unpack(text: str) -> npt.NDArray[np.uint64]:
 
 
 def are_in(part: Digests, others: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Find the digests that are among the `unpack` ones; a blank text never is."""
+    """Return which digests are among `others`, as `unpack` returns them; a blank text never is."""
     numbers = _numbers(part)
     # `others` is sorted; np.isin would sort it again for every batch.
-    positions = np.searchsorted(others, numbers, side="right")
-    used: npt.NDArray[np.bool_] = (positions > np.searchsorted(others, numbers)) & (part != b"")
-    return used
+    first = np.searchsorted(others, numbers)
+    behind_last = np.searchsorted(others, numbers, side="right")
+    is_in: npt.NDArray[np.bool_] = (behind_last > first) & (part != b"")
+    return is_in
 
 
 def _numbers(part: Digests) -> npt.NDArray[np.uint64]:
@@ -197,7 +200,7 @@ def words(text: str) -> str:
     Case, white space and punctuation do not count, nor does the Unicode form (NFKC), nor do
     characters without a width. Only a text of nothing but punctuation keeps it.
     """
-    plain = looks(looks(text).casefold())
+    plain = looks(looks(text).casefold())  # lower case may need the Unicode form again
     return " ".join(_punctuation().sub(" ", plain).split()) or plain.strip()
 
 

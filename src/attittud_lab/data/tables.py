@@ -39,9 +39,10 @@ _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv
 
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
-    """Return the files of a folder by split.
+    """Return the files of a folder by split; none if it has no tables.
 
-    `train-00000-of-00003.parquet` and `train.csv` belong to the split train.
+    `train-00000-of-00003.parquet` and `train.csv` belong to the split train. A warning says if
+    there are fewer files than their names announce.
     """
     files: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
@@ -100,7 +101,9 @@ class Tables:
         return table_listing(self.table(split), where, columns)
 
     def table(self, split: str | None) -> pa.Table:
-        """Return all files of a split as one table; without a split, all files."""
+        """Return all files of a split as one table; without a split, all files. A table that was
+        read is kept.
+        """
         if split not in self._read:
             paths = self.files.get(split)
             if paths is None:
@@ -112,11 +115,13 @@ class Tables:
 
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
-    """Return the listing of a table with an image or text column, or with columns of features."""
+    """Return the listing of the rows of a table that `columns.where` asks for: with an image or text
+    column, or with columns of features.
+    """
     mask = matching(table, where, columns.where)
     if not mask.all():
         table = table.filter(pa.array(mask))
-    row_numbers = np.flatnonzero(mask) + 1
+    row_numbers = np.flatnonzero(mask) + 1  # in the file, counted from 1 as people do
     label = _choose(table, where, columns.label, LABELS, "label")
     group = _choose(table, where, columns.group, (), "group")
     if columns.table is None:
@@ -170,22 +175,25 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
 def _inputs(
     table: pa.Table, where: str, columns: Columns
 ) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
-    """Return the kind of a table's input column, and a function that fetches its cells."""
+    """Return the kind of a table's input column, text or image, and a function that fetches its
+    cells at some rows. A missing text is an empty one.
+    """
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         problem = f"{where}: no column looks like an image or a text; name it with input:. Columns:"
         advice = "If these are features, set data.kind: table (`attittud init table` does)"
         raise InputColumnError(f"{problem} {listed(table.column_names)}. {advice}")
     values = plain(table[column])
-    kind = values.type
+    type_ = values.type
 
     def cells(rows: Rows) -> list[Any]:
         return list(values.take(pa.array(rows)).to_pylist())
 
-    if is_text(kind):
+    if is_text(type_):
         return "text", lambda rows: [cell or "" for cell in cells(rows)]
-    if not (pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        problem = f"{where}: column {column!r} holds {str(kind)[:60]}"
+    is_binary = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
+    if not (is_binary or pa.types.is_struct(type_)):  # the hub keeps an image in a struct
+        problem = f"{where}: column {column!r} holds {str(type_)[:60]}"
         raise InputError(f"{problem}, neither text nor images; name another column with input:")
     return "image", lambda rows: [_image(cell, where, column) for cell in cells(rows)]
 
@@ -199,8 +207,8 @@ def _image(cell: Any, where: str, column: str) -> Raw:
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
-    """Return the columns of features, without `others`. Equal cells get the same type, whatever
-    file they come from.
+    """Return the columns of features, without `others` (label, group and columns of `where`). Equal
+    cells get the same type, whatever file they come from.
     """
     config = columns.table
     assert config is not None
@@ -209,24 +217,24 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
         raise InputError(f"{where}: input: {columns.input} is for an image or a text; {advice}")
     for key in ("columns", "categorical"):
         for name in getattr(config, key) or ():
-            _choose(table, where, name, (), f"data.table.{key}")
+            _choose(table, where, name, (), f"data.table.{key}")  # refuses a name that is not there
     left_out = {*others, *config.exclude}
-    named = table.column_names
+    allowed = table.column_names
     if config.columns is not None:
-        named = config.columns
+        allowed = config.columns
     guess = cells_are_text(table)
     cells = dict[str, Any]()
     for name in table.column_names:
-        if name in left_out or name not in named:
+        if name in left_out or name not in allowed:
             continue
         _choose(table, where, name, (), "data.table.columns")  # refuses a second of this name
         cells[name] = plain(table[name])
         if name in config.categorical:
             cells[name] = texts(cells[name], f"{where}: column {name!r}")
         elif guess:
-            read = numbers(cells[name], guess=True)
-            if read is not None:
-                cells[name] = pa.array(read, from_pandas=True)
+            parsed = numbers(cells[name], guess=True)
+            if parsed is not None:
+                cells[name] = pa.array(parsed, from_pandas=True)
     if not cells:
         besides = listed(sorted(filter(None, others)))
         problem = f"{where}: has no column of features besides {besides}; check data.table"
@@ -262,14 +270,18 @@ def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    written = (single == values) & (values != np.rint(values))
+    is_single = (single == values) & (values != np.rint(values))
     shortest = values.copy()
-    shortest[written] = pa.array(single[written]).cast(pa.string()).cast(pa.float64()).to_numpy()
-    return np.where(np.isnan(values), np.nan, shortest + 0.0)
+    texts_of_single = pa.array(single[is_single]).cast(pa.string())
+    shortest[is_single] = texts_of_single.cast(pa.float64()).to_numpy()
+    return np.where(np.isnan(values), np.nan, shortest + 0.0)  # -0 + 0 is 0
 
 
 def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDArray[np.bool_]:
-    """Find the rows that have these values, compared as texts; there must be at least one."""
+    """Return which rows have all of these `values` (by column), compared as texts.
+
+    A table without rows is refused, and so is a value that no row has.
+    """
     if table.num_rows == 0:
         raise InputError(f"{where}: there are no examples in it; check the file")
     mask = np.ones(table.num_rows, dtype=bool)
@@ -289,7 +301,12 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
 def _choose(
     table: pa.Table, where: str, name: str | None, usual: Sequence[str], setting: str
 ) -> str | None:
-    """Return the column to read; a column that is named must be there."""
+    """Return the column `name`, or without a name the first of the `usual` columns; None if there
+    is none of these.
+
+    A `name` that the table lacks is refused, and so is a column that it has twice. `setting` is
+    what messages call the place where a user writes the name.
+    """
     column = find_column(table.column_names, name, usual, where)
     if column is None and name is not None:
         problem = f"{where}: there is no column {name!r} ({setting}:)"

@@ -67,8 +67,8 @@ class Examples:
         return replace(self, inputs=inputs, targets=targets, lengths=lengths)
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield all inputs in batches, with their rows; texts come from short to long, and are cut
-        to the longest of a batch.
+        """Yield the rows and the inputs of all examples, in batches of `size`; texts come from short
+        to long, and are cut to the longest of a batch.
         """
         if self.lengths is None:
             yield from zip(
@@ -159,8 +159,8 @@ class Order:
     _epochs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def batch(self, step: int, size: int, *, in_memory: bool = False) -> Tensor:
-        """Return the rows of the `step`-th batch, counted from 0; `in_memory`: in main memory,
-        without waiting for a device.
+        """Return the rows of the `step`-th batch, counted from 0, on the device; with `in_memory` in
+        main memory, without waiting for the device. A batch may span epochs.
         """
         if size > MOST_REPEATED * self.n:
             problem = f"a batch of {self.stream} asks for {size:,} examples"
@@ -190,7 +190,9 @@ class Order:
             self._epochs = {key: value for key, value in self._epochs.items() if key >= epoch - 1}
             order = torch.randperm(self.n, generator=generator)
             if self.lengths is not None:
-                order = _by_length(order, self.lengths, size, -epoch * self.n % size, generator)
+                # So many rows complete the last batch of the epoch before.
+                begun = -epoch * self.n % size
+                order = _by_length(order, self.lengths, size, begun, generator)
             self._epochs[epoch] = (order.to(self.device), order)
         return self._epochs[epoch]
 
@@ -207,9 +209,9 @@ def _by_length(
     The first `begun` rows belong to a batch that began in the epoch before.
     """
     count = max(0, len(order) - begun) // size
-    whole = order[begun : begun + count * size]
+    in_whole_batches = order[begun : begun + count * size]
     batches = []
-    for window in whole.split(SORTED * size):
+    for window in in_whole_batches.split(SORTED * size):
         batches += window[lengths[window].argsort(stable=True)].split(size)
     # Also shuffled within a batch, so that its first rows are not its shortest.
     drawn = []

@@ -89,20 +89,21 @@ class Reader:
         """
         room = self._room()
         sides = len(self.words.prefix) + len(self.words.suffix)
-        rows: list[list[Numbers]] = []
-        left = 0
+        rows: list[list[Numbers]] = []  # the parts of texts in each block
+        free = 0  # tokens that the last block still takes
         for text in tokenise(self.words, texts, self.cache):
             start = 0
             while start < len(text):
-                fits = left - sides
-                if not self.pack or fits < min(SHORTEST, len(text) - start):
+                fits = free - sides
+                too_short = fits < min(SHORTEST, len(text) - start)
+                if not self.pack or too_short:
                     rows.append([])
-                    left = self.max_length
+                    free = self.max_length
                     fits = room
                 part = self._framed(text[start : start + fits])
                 rows[-1].append(part)
                 start += len(part) - sides
-                left -= len(part)
+                free -= len(part)
         if not rows:
             raise InputError("the texts for language modelling contain no words; check input:")
         return self._padded(list(map(np.concatenate, rows)))
@@ -146,6 +147,7 @@ def tokenise(words: Words, texts: Sequence[str], folder: Path | None) -> list[Nu
         kind: type[np.integer[Any]] = np.int32
         if words.vocabulary <= 1 << 16:
             kind = np.uint16
+        # Text i has the numbers from ends[i] to ends[i + 1].
         ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         numbers = np.fromiter(chain.from_iterable(rows), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}
