@@ -246,7 +246,7 @@ class Guide:
             if self._shared.untouched and not self._told:
                 self._told = True
                 warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
-            if judge is not None or self._auto.wanted:
+            if judge is not None or self._auto.is_auto:
                 step.ask(judge)
                 self._check_judged(step, tasks)
             self._check_call("backward", step, tasks, basis_losses)
@@ -451,7 +451,7 @@ class Guide:
         else:
             etas = [self.eta]
         signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
-        return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
+        return signs or self.primary_weight != 0 or self.include_mean or self._auto.is_auto
 
     def _skips(self, step: Step, primary: Tensor | Losses | None) -> bool:
         """Whether a step leaves out the primary losses: it needs none, and no worker has any."""
@@ -538,7 +538,7 @@ class Guide:
             )
         self._shared.update()
         state = {"version": VERSION, **self._refresher.state(self._schedule, include_basis)}
-        if self._auto.wanted:
+        if self._auto.is_auto:
             state["judges"] = self._auto.state()
         return state
 

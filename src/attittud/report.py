@@ -29,6 +29,10 @@ SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
 """The gradients that get a score: the three parts, the whole auxiliary gradient and, for
 comparison, the primary gradient.
 """
+PARTS = slice(0, 3)
+"""The positions of the three parts in `SCORED`."""
+WHOLE = SCORED.index("auxiliary")
+"""The position of the whole auxiliary gradient in `SCORED`."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,10 @@ class EarnedWeights:
     """The weights of this step, earned in earlier steps."""
     score: Tensor
     """Running means of the cosines between the `SCORED` gradients and the judges' gradient,
-    including this step.
+    including this step (5).
     """
     error: Tensor
-    """Standard errors of these means."""
+    """Standard errors of these means (5)."""
     skipped: Tensor
     """How often the judges' gradient was zero, NaN or Inf so far; no score changed in these
     steps.
@@ -57,7 +61,8 @@ class EarnedWeights:
         }
         for name, score in zip(SCORED, self.score, strict=True):
             tensors[f"score_{name}"] = score
-        tensors["error_auxiliary"] = self.error[3]
+        # All three weights depend on this error alone.
+        tensors["error_auxiliary"] = self.error[WHOLE]
         tensors["skipped_scores"] = self.skipped
         figures: dict[str, float | int] = {**plain(tensors)}
         figures["skipped_scores"] = int(figures["skipped_scores"])
@@ -98,10 +103,14 @@ class Comparison:
     active: Tensor
     """Which rows of V are not zero (k)."""
     tasks: Mapping[str, tuple[Tensor, Tensor, Tensor]]
-    """The coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩."""
+    """For each task, by name, the coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim,
+    g_aux⟩.
+    """
 
     def gather(self) -> Gathered:
-        """Return all numbers as one new vector."""
+        """Copy all numbers into one new vector, so that a later step needs a single copy to keep
+        what its CUDA graph has written.
+        """
         each = [self.p, self.square, self.residual, self.active]
         for numbers in self.tasks.values():
             each.extend(numbers)
@@ -109,7 +118,7 @@ class Comparison:
         return Gathered(vector, [tensor.numel() for tensor in each], list(self.tasks))
 
     def read(self) -> Comparison:
-        """Return the numbers."""
+        """Return the numbers; `Gathered` has the same method."""
         return self
 
 
@@ -119,22 +128,26 @@ class Gathered:
 
     vector: Tensor
     sizes: list[int]
+    """The number of elements of each field, in the order of `Comparison.gather`."""
     names: list[str]
+    """The names of the tasks."""
 
     def read(self) -> Comparison:
-        """Return the numbers."""
-        p, square, residual, active, *rest = self.vector.split(self.sizes)
+        """Split the vector into the numbers that it was made from."""
+        p, square, residual, active, *of_tasks = self.vector.split(self.sizes)
         tasks = {}
         for at, name in enumerate(self.names):
-            a, auxiliary_square, inner = rest[3 * at : 3 * at + 3]
+            # Three fields for each task; the last two have one element, as `square` has.
+            a, auxiliary_square, inner = of_tasks[3 * at : 3 * at + 3]
             tasks[name] = (a, auxiliary_square[0], inner[0])
         return Comparison(p, square[0], residual, active, tasks)
 
 
 def split_of(numbers: Comparison | Gathered, name: str) -> Split:
-    """Return the split of one task."""
+    """Compute the split of one task."""
     read = numbers.read()
     a = read.tasks[name][0]
+    # The directions are the rows of V and, as the last one, the residual of g_prim if it is one.
     active = torch.cat([read.active.bool(), read.residual > 0])
     return Split.of(a, harmful_mask(a, torch.cat([read.p, read.residual])), active)
 
@@ -152,6 +165,7 @@ def captured_primary_of(numbers: Comparison | Gathered) -> Tensor:
     share = ratio(read.p.square().sum() + read.residual.square().sum(), read.square)
     if read.residual.numel() == 0:
         return share
+    # With the residual the span has all of g_prim, so only rounding can exceed 1.
     return share.clamp(max=1.0)
 
 
@@ -355,6 +369,7 @@ class Report:
         figures["captured_primary"] = self.captured_primary
         figures["effective_rank"] = self.effective_rank
         figures["skipped_refreshes"] = self.skipped_refreshes
+        # All tensors are read at once. The values of the whole step move to the end of the dict.
         values: dict[str, float | int | bool] = {**plain(figures)}
         captured = values.pop("captured_primary")
         rank = int(values.pop("effective_rank"))

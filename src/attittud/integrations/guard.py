@@ -31,7 +31,10 @@ from attittud.integrations.transformers import AttittudMixin
 from attittud.losses import per_sequence, per_sequence_kl
 
 GUARDS = ("none", "kl", "a_gem")
+# One-sided PCGrad with the protected loss as the primary one, whose gradient only removes and does
+# not train.
 A_GEM = preset("pcgrad") | {"primary_weight": 0.0}
+# Names of the data in logs and among the auxiliary datasets.
 NEW = "new"
 PROTECTED = "protected"
 HELD_OUT = "held_out"
@@ -106,7 +109,7 @@ class GuardMixin(AttittudMixin):
         if guard == "kl":
             self._start = weights_of(self.model)
         self._start_loss: float | None = None  # on the held-out data
-        self._window_begins = False
+        self._window_begins = False  # whether the next micro-batch is the first one of its step
 
     def argument_of(self, name: str) -> str:
         if name == HELD_OUT:
@@ -151,8 +154,11 @@ class GuardMixin(AttittudMixin):
     def _a_gem_step(
         self, model: nn.Module, inputs: dict[str, Any], items: Any, *, begins: bool
     ) -> Tensor:
-        """Both gradients through a guide: the protected loss is primary and the new loss auxiliary,
-        as in one-sided PCGrad.
+        """Train on a micro-batch of new data through a guide: the protected loss is primary and the
+        new loss auxiliary, as in one-sided PCGrad. The last micro-batch of a step writes the update.
+
+        `begins`: this is the step's first micro-batch, which takes the protected batch too. Returns
+        the new loss, for the log.
         """
         guide = self.guide
         assert guide is not None
@@ -166,14 +172,15 @@ class GuardMixin(AttittudMixin):
         with self.compute_loss_context_manager():
             loss = self.objective.auxiliary(NEW, model, self._prepare_inputs(inputs), items)
         guide.auxiliary({NEW: self._scaled(loss)})
-        total = self._latest.add(NEW, loss.detach())
+        new_loss = self._latest.add(NEW, loss.detach())
         if self.accelerator.sync_gradients:
             self._latest.take(guide.combine())
-        return total
+        return new_loss
 
     def _add_divergence(self, model: nn.Module) -> None:
-        """Add the gradient of KL(start ‖ now). Start weights are put into the model for one forward
-        pass.
+        """Add the gradient of protect_weight * KL(start ‖ now) on the step's protected batch to
+        `.grad`. For the start model's logits, the start weights are put into the model for one
+        forward pass.
         """
         batch, labels = self._protected_batch()
         bare = self.accelerator.unwrap_model(model)
@@ -192,6 +199,7 @@ class GuardMixin(AttittudMixin):
         self._latest.add(PROTECTED, loss.detach())
 
     def _protected_batch(self) -> tuple[dict[str, Any], Tensor]:
+        """Return the step's protected batch: the model's inputs, and the labels apart from them."""
         (batch,), _ = self._window[PROTECTED]
         inputs = dict(self._prepare_inputs(batch))
         return inputs, inputs.pop("labels")
@@ -211,6 +219,7 @@ class GuardMixin(AttittudMixin):
             max_steps, train_dataloader, resume_from_checkpoint
         )
         if self.guard != "a_gem":
+            # `super` has set this for its guide, but here no guide sums the micro-batches.
             self.accelerator.gradient_state.plugin_kwargs.pop("sync_each_batch", None)
         self._start = placed(self.accelerator.unwrap_model(prepared[0]), self._start)
         return prepared
@@ -222,7 +231,9 @@ class GuardMixin(AttittudMixin):
         return super().train(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """Measure forgetting too, in time for the callbacks that look at an evaluation."""
+        """Measure forgetting too, in time for the callbacks that look at an evaluation: once in each
+        evaluation, with the first evaluation dataset if there are several.
+        """
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         first = "eval"
         if isinstance(self.eval_dataset, dict):
@@ -244,7 +255,9 @@ class GuardMixin(AttittudMixin):
 
     @torch.no_grad()
     def _held_out_loss(self, model: nn.Module) -> float:
-        """The mean loss over all tokens that count, of all workers' examples."""
+        """Return the mean loss of `model` on the held-out data, over all tokens that count and all
+        workers' examples.
+        """
         was_training = model.training
         device = next(model.parameters()).device
         with self.auxiliary.using_collator(HELD_OUT):
@@ -253,6 +266,7 @@ class GuardMixin(AttittudMixin):
                 description="held-out protected data",
                 batch_size=self.args.eval_batch_size,
             )
+        # The sum of the losses, and the number of tokens.
         total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
         model.eval()
         for batch in loader:
@@ -276,35 +290,38 @@ class GuardMixin(AttittudMixin):
 
 
 def check_model_and_settings(trainer: Any) -> None:
-    """Refuse models and settings whose outputs do not belong to the tokens of a protected batch."""
+    """Refuse models whose outputs do not belong to the tokens of a protected batch, and settings
+    under which the start model or the best model would be a wrong one.
+    """
     model = trainer.model
     config = getattr(model, "config", None)
     peft = getattr(model, "active_peft_config", None)
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     metric = trainer.args.metric_for_best_model or ""
-    refusals = {
-        f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; "
-        "use a model without an "
-        "encoder": getattr(config, "is_encoder_decoder", False),
-        "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; use LoRA": (
-            getattr(peft, "is_prompt_learning", False)
-        ),
-        f"metric_for_best_model={metric!r} needs greater_is_better=False": (
-            "forgetting" in metric and trainer.args.greater_is_better
-        ),
-        "fsdp_cpu_ram_efficient_loading gives the start model to the first worker alone; set it to false": (
-            trainer.accelerator.num_processes > 1
-            and getattr(plugin, "cpu_ram_efficient_loading", False)
-        ),
-    }
-    for message, applies in refusals.items():
-        if applies:
-            raise ValueError(message)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; "
+            "use a model without an encoder"
+        )
+    if getattr(peft, "is_prompt_learning", False):
+        raise ValueError(
+            "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; use LoRA"
+        )
+    if "forgetting" in metric and trainer.args.greater_is_better:
+        raise ValueError(f"metric_for_best_model={metric!r} needs greater_is_better=False")
+    several = trainer.accelerator.num_processes > 1
+    if several and getattr(plugin, "cpu_ram_efficient_loading", False):
+        raise ValueError(
+            "fsdp_cpu_ram_efficient_loading gives the start model to the first worker alone; set it "
+            "to false"
+        )
 
 
 def collate(collator: Callable[[Any], Any], argument: str, first: int, rows: Any) -> Any:
-    """Make a batch that has a label for each token. `first`: the position of the first label that
-    can count.
+    """Make a batch by `collator`, and refuse it if it has no label that counts.
+
+    Labels are examples x tokens, with -100 where a token does not count. `argument`: the name of
+    the dataset, for the error. `first`: the position of the first label that can count.
     """
     batch = collator(rows)
     labels = batch.get("labels")
@@ -324,6 +341,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Other modules stay in training mode, which gradient checkpointing needs. Keep the block open
     until the graph is used.
     """
+    # The attributes of a module, the name of the attribute to change, and its value before.
     changed: list[tuple[dict[str, Any], str, Any]] = []
     for module in model.modules():
         attributes = vars(module)
@@ -335,7 +353,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             if is_mode or is_probability:
                 changed.append((attributes, name, value))
     for attributes, name, value in changed:
-        attributes[name] = type(value)(0)
+        attributes[name] = type(value)(0)  # False for a mode, 0.0 for a probability
     try:
         yield
     finally:

@@ -60,7 +60,9 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         self.rank = check_count("rank", rank)
 
     def forward(self, matrix: Tensor, /) -> Tensor:
-        """Aggregate m x D rows, of which the first `primary_rows` are primary, to D."""
+        """Aggregate the rows of a Jacobian (m x D), of which the first `primary_rows` are primary, to
+        one update (D): primary_weight * mean primary row + Σ of the re-weighted auxiliary rows.
+        """
         primary = matrix[: self.primary_rows]
         auxiliary = matrix[self.primary_rows :]
         if len(auxiliary) == 0:
@@ -77,12 +79,13 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
                 "or one for each row"
             )
         mean = primary.mean(dim=0)
-        # With NaN or Inf there are no directions, as after such a refresh: everything is neutral,
-        # and rows stay unchanged.
+        # Primary rows with NaN or Inf give a basis of zero rows, so every auxiliary row is neutral as
+        # a whole. The mean still has the NaN or Inf and hands it on to the update.
         finite_rows = torch.where(torch.isfinite(primary).all(), primary, 0.0)
-        _, sizes, right = torch.linalg.svd(finite_rows, full_matrices=False)
+        _, sizes, directions = torch.linalg.svd(finite_rows, full_matrices=False)
+        # Directions that are only rounding become zero rows, which `decompose` ignores.
         is_significant = sizes > tolerance(matrix.dtype) * sizes[0]
-        basis = torch.where(is_significant[:, None], right, 0.0)[: self.rank]
+        basis = torch.where(is_significant[:, None], directions, 0.0)[: self.rank]
         update = self.primary_weight * mean
         for row, eta in zip(auxiliary, etas, strict=True):
             update = update + decompose(row, mean, basis).combine(eta)

@@ -24,7 +24,7 @@ from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, converts, written_into
 from attittud.decompose import Weights
-from attittud.report import SCORED, EarnedWeights
+from attittud.report import PARTS, SCORED, WHOLE, EarnedWeights
 from attittud.step.gradients import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
@@ -46,20 +46,35 @@ is 1.
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
-    """Weights of the three parts, from mean, standard deviation and standard error of the scores in
-    `SCORED`.
+    """Compute the weights of the neutral, helpful and harmful part (3), each from 0 to 1.
 
-    A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its
-    weight grows with the certainty that the score is above 0.
+        d        = score of the part - score of the whole auxiliary gradient
+        believed = score of the whole + d * d² / (d² + DISTINCT² (σ_part² + σ_whole²))
+        weight   = (believed / error - DOUBTED) / (CERTAIN - DOUBTED), cut to 0 ... 1
+
+    So a part gets the score of the whole unless its own score clearly differs, and its weight grows
+    with the certainty that the believed score is above 0.
+
+    Args:
+        score: running means of the cosines of the gradients in `SCORED` (5).
+        spread: σ, the standard deviations of these cosines (5).
+        error: standard errors of the means (5).
     """
-    parts = score[:3]
-    whole = score[3]
-    tiny = torch.finfo(score.dtype).tiny
-    distance = (parts - whole).square()
-    doubt = DISTINCT**2 * (spread[:3].square() + spread[3].square())
-    believed = whole + distance / (distance + doubt).clamp(min=tiny) * (parts - whole)
-    weights = (believed - DOUBTED * error[3]) / ((CERTAIN - DOUBTED) * error[3]).clamp(min=tiny)
-    return torch.where(torch.isfinite(error[3]), weights.clamp(0, 1), 0.0)
+    tiny = torch.finfo(score.dtype).tiny  # 0 / tiny is 0, and not NaN
+    whole = score[WHOLE]
+    difference = score[PARTS] - whole
+    distance = difference.square()
+    # Standard deviations, not errors. An error shrinks with the number of scores, so after many
+    # scores even a slight difference would count as clear.
+    doubt = DISTINCT**2 * (spread[PARTS].square() + spread[WHOLE].square())
+    believed = whole + distance / (distance + doubt).clamp(min=tiny) * difference
+    # Every believed score begins with the score of the whole, so the error of the whole applies.
+    error_of_whole = error[WHOLE]
+    weights = (believed - DOUBTED * error_of_whole) / ((CERTAIN - DOUBTED) * error_of_whole).clamp(
+        min=tiny
+    )
+    # The error is infinite after a single score, which shows nothing.
+    return torch.where(torch.isfinite(error_of_whole), weights.clamp(0, 1), 0.0)
 
 
 class TaskScores:
@@ -71,48 +86,62 @@ class TaskScores:
 
     def __init__(self, device: torch.device) -> None:
         self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
-        """Decaying sums of the cosines, of their squares, and of ones."""
-        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # set when scores arrive
+        """Decaying sums of the cosines, of their squares, and of ones (3 x 5)."""
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)
+        """The weights of the neutral, helpful and harmful part; `add` computes them."""
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        """How many scores were left out, because they had NaN or Inf or the judges had no
-        gradient.
+        """In how many steps the scores were left out, because they had NaN or Inf or the judges had
+        no gradient.
         """
-        self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
-        """Means, standard deviations and standard errors of the cosines. They are kept, because
-        most steps only report them.
+        self.statistics = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
+        """Means, standard deviations and standard errors of the cosines (3 x 5). They are kept,
+        because most steps only report them.
         """
-        self._work_out()
+        self._update_statistics()
 
-    def _work_out(self) -> None:
-        """Compute mean, standard deviation and standard error from the moments."""
-        total, squared, mass = self.moments
-        least = mass.clamp(min=1 - MEMORY)
-        score = total / least  # 0 before the first score
-        # How many equally weighted scores would give as precise a mean.
-        squares = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
-        count = mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
-        others = count - 1
-        doubtful = others.clamp(min=0.5)
-        # The variance between scores. After a single score the deviation is infinite.
-        variance = (squared / least - score.square()).clamp(min=0)
-        spread = torch.where(others > 0.5, variance * count / doubtful, torch.inf).sqrt()
-        error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
-        self.known.copy_(torch.stack([score, spread, error]))
+    def _update_statistics(self) -> None:
+        """Compute mean, standard deviation and standard error of the cosines from the moments.
+
+        With c_i the cosine of i scores ago and w_i = (1 - MEMORY) MEMORY^i its weight:
+
+            mean     = Σ w_i c_i / Σ w_i
+            n        = (Σ w_i)² / Σ w_i²        so many equal weights would give as precise a mean
+            variance = (Σ w_i c_i² / Σ w_i - mean²) n / (n - 1)
+            error    = √(variance / n) (1 + CAUTION / (n - 1))
+        """
+        total, total_of_squares, mass = self.moments
+        # The mass is 0 before the first score, and at least 1 - MEMORY after it.
+        divisor = mass.clamp(min=1 - MEMORY)
+        mean = total / divisor
+        # The sum of w_i², which follows from the mass: Σ w_i = 1 - MEMORY^(number of scores).
+        squared_weights = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
+        count = mass.square() / squared_weights.clamp(min=torch.finfo(mass.dtype).tiny)
+        # n - 1 is 0 after one score and nearly 1 after two. A single score has no spread yet, so
+        # the deviation is infinite.
+        several = count - 1 > 0.5
+        others = (count - 1).clamp(min=0.5)
+        variance = (total_of_squares / divisor - mean.square()).clamp(min=0)
+        spread = torch.where(several, variance * count / others, torch.inf).sqrt()
+        error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / others)
+        self.statistics.copy_(torch.stack([mean, spread, error]))
 
     def add(self, cosines: Tensor) -> None:
-        """Add the cosines of one step; cosines that are not finite change nothing."""
+        """Add the cosines of one step (5, as in `SCORED`), and compute the weights of later steps.
+
+        If one of the cosines is not finite, only `skipped` changes.
+        """
         finite = torch.isfinite(cosines).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack(
             [cosines, cosines.square(), torch.ones_like(cosines)]
         )
         self.moments.copy_(torch.where(finite, new, self.moments))
-        self._work_out()
-        self.weights.copy_(torch.where(finite, earned(*self.known), self.weights))
+        self._update_statistics()
+        self.weights.copy_(torch.where(finite, earned(*self.statistics), self.weights))
         self.skipped += ~finite
 
     def tensors(self) -> list[Tensor]:
         """All tensors, which change together."""
-        return [self.moments, self.weights, self.skipped, self.known]
+        return [self.moments, self.weights, self.skipped, self.statistics]
 
     def copied_to(self, device: torch.device) -> TaskScores:
         """Copy the scores after the model has moved to another device."""
@@ -122,7 +151,7 @@ class TaskScores:
         return copy
 
     def state(self) -> dict[str, Any]:
-        """Return plain numbers for `Guide.state_dict`; `known` follows from them."""
+        """Return plain numbers for `Guide.state_dict`; `statistics` follows from them."""
         return {
             "moments": self.moments.tolist(),
             "weights": self.weights.tolist(),
@@ -134,7 +163,7 @@ class TaskScores:
         self.moments.copy_(self.moments.new_tensor(state["moments"]))
         self.weights.copy_(self.weights.new_tensor(state["weights"]))
         self.skipped.fill_(state["skipped"])
-        self._work_out()
+        self._update_statistics()
 
 
 class AutoWeights:
@@ -145,13 +174,18 @@ class AutoWeights:
     ) -> None:
         self.model = shared.model
         self.workers = shared.workers
-        self.wanted = is_auto
+        self.is_auto = is_auto
+        """Whether the weights of some task come from judges. If not, nothing here is used."""
         self.every = every
         self.seed = seed
         self.batch_norm = batch_norm
         self.scores: dict[str, TaskScores] = {}
-        self.age: int | None = None  # steps since the judges were last used; None: never
+        self.age: int | None = None
+        """How many steps there were since the judges were last used, that step included; None: they
+        never were.
+        """
         self.count = 0
+        """How often the judges were used. Each time they get random numbers of their own."""
         self._reached: tuple[bool, ...] = ()
         """Which shared parameters got a gradient when the judges were last used."""
         self.converts = False
@@ -162,19 +196,21 @@ class AutoWeights:
     @property
     def due(self) -> bool:
         """Whether the next step uses the judges if it gets any."""
-        return self.wanted and (self.age is None or self.age >= self.every)
+        return self.is_auto and (self.age is None or self.age >= self.every)
 
     def asks(self, judge: object) -> bool:
         """Whether this step uses the judges that it gets."""
         check_callable("judge", judge)
-        if judge is not None and not self.wanted:
+        if judge is not None and not self.is_auto:
             raise ValueError(
                 "judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out"
             )
         return judge is not None and self.due
 
     def check(self, judged: list[str], *, asked: bool) -> None:
-        """Refuse losses with eta='auto' (`judged`) if the judges have never been used."""
+        """Refuse losses with eta='auto' (`judged`, by name) if the judges have never been used and
+        are not used in this step either (`asked`).
+        """
         if judged and self.age is None and not asked:
             raise ValueError(
                 f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (or call judge() before "
@@ -183,22 +219,24 @@ class AutoWeights:
             )
 
     def gradient(self, judge: Losses, layout: Layout) -> Tensor:
-        """Compute the mean gradient of the judges of all workers, over the shared parameters.
+        """Compute the mean gradient of the judges of all workers, over the shared parameters (D).
 
-        The library controls the forward pass as for `basis_losses`: without dropout, and without
-        changes to BatchNorm or to the random state.
+        `judge` returns a loss for each of this worker's judges. The library controls the forward
+        pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to the
+        random state.
         """
         # A large gradient is written straight into one vector, so that it is not in memory twice.
         # For a small gradient this would be slower.
         flat: Tensor | None = None
         if self.workers.size == 1 and layout.size > SMALL:
             flat = layout.empty()
-        passed = None
-        while passed is None:  # at most twice
-            passed = _asked(self, judge, layout, flat)
-        losses, gradients = passed
-        # The judges' losses must reach shared parameters. The graph is walked again only if the set
-        # of gradients has changed.
+        result = None
+        while result is None:  # at most twice
+            result = _run_judges(self, judge, layout, flat)
+        losses, gradients = result
+        # The judges' losses must reach shared parameters. The graph is walked again only if other
+        # parameters than last time got a gradient. (The graph of a sharded model ends in other
+        # tensors than the parameters, and without judges on this worker there is no graph.)
         reached = tuple(g is not None for g in gradients)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
             self.converts = converts(check_reaches(losses, "judge", layout))
@@ -220,7 +258,9 @@ class AutoWeights:
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
-        """End a step: add the cosines of the tasks, if the judges were used."""
+        """End a step: add the cosines of the tasks, by name, and count the steps since the judges
+        were used. `asked`: whether this step used them.
+        """
         for name, cosine in cosines.items():
             self.scores[name].add(cosine)
         if asked:
@@ -230,7 +270,7 @@ class AutoWeights:
             self.age += 1
 
     def count_replay(self, *, judge: bool) -> None:
-        """Count a step that a CUDA graph has replayed."""
+        """Count a step that a CUDA graph has replayed. `judge`: whether it used the judges."""
         if self.age is not None:
             self.age += 1
             if judge:
@@ -240,11 +280,11 @@ class AutoWeights:
     def report(self, name: str, weights: Weights) -> EarnedWeights:
         """Return the weights of this step, and the scores after it."""
         scores = self.scores[name]
-        score, _, error = scores.known.clone()
+        score, _, error = scores.statistics.clone()
         return EarnedWeights(weights, score, error, scores.skipped.clone())
 
     def restore(self, names: Iterable[str]) -> None:
-        """Go back to an earlier state: forget the tasks that were not known then."""
+        """Forget all tasks but these, which had scores before a step that has failed."""
         self.scores = {name: self.scores[name] for name in names}
 
     def state(self) -> dict[str, Any]:
@@ -258,10 +298,12 @@ class AutoWeights:
     def read(
         self, state: Mapping[str, Any] | None
     ) -> tuple[int | None, int, dict[str, TaskScores]]:
-        """Read a saved state, for `load`. None comes from a guide with fixed weights, which has no
-        scores.
+        """Read a saved state without changing this object, and return `age`, `count` and `scores`
+        for `load`.
+
+        None comes from a guide with fixed weights, which has no scores.
         """
-        if state is None or not self.wanted:
+        if state is None or not self.is_auto:
             return None, 0, {}
         device = next(self.model.parameters()).device
         scores = {}
@@ -286,25 +328,30 @@ class AutoWeights:
         self.scores = scores
 
 
-def _asked(
+def _run_judges(
     auto: AutoWeights, judge: Losses, layout: Layout, flat: Tensor | None
 ) -> tuple[Tensor, Sequence[Tensor | None]] | None:
-    """Return the judges' losses and their gradients; the gradients are written into `flat` if it is
-    given.
+    """Run the judges' forward and backward pass. Returns their losses, and the gradient of the mean
+    loss for each parameter of the layout (None where it has none).
 
-    None: this forward pass drew random numbers, although the first one did not. Run it again
-    without dropout.
+    The gradients are also written into `flat` (D) if it is given.
+
+    Returns None if this forward pass drew random numbers, although the first one did not: dropout
+    may have been on. The next call switches dropout off.
     """
+    # Other random numbers each time; & keeps 63 bits, as a seed must not be negative.
     seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
     with isolated_forward(
         auto.model, auto.batch_norm, seed, draws=auto.draws is not False
     ) as isolated:
-        more = (
+        advice = (
             "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
         )
-        losses = losses_of(judge, "judge", more, auto.workers)
+        losses = losses_of(judge, "judge", advice, auto.workers)
         if auto.draws is None:
-            # One worker cannot run again without the others, and code would be compiled once more.
+            # The first pass decides. Two cases count as drawing, because a second pass is not
+            # possible or slow: one worker cannot run again without the others, and code would be
+            # compiled once more.
             auto.draws = isolated.drawn or auto.workers.size > 1 or is_compiled(auto.model)
         elif not auto.draws and isolated.drawn:
             auto.draws = True

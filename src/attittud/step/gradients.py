@@ -38,13 +38,15 @@ class TaskLoss:
 
 @dataclass(frozen=True)
 class LossGradients:
-    """The gradients of one loss for all trainable parameters; None for a parameter that the loss
-    does not reach.
+    """The gradients of one loss for all trainable parameters, in their order; None for a parameter
+    that the loss does not reach.
     """
 
     gradients: Sequence[Tensor | None]
     flat: Tensor | None = None
-    """A vector that holds the gradients of the shared parameters already."""
+    """A vector (D) that holds the gradients of the shared parameters already; `gradients` then has
+    zeros without memory for most of them.
+    """
 
 
 @dataclass
@@ -53,14 +55,17 @@ class TaskGradient:
 
     eta: Eta | Weights
     weight: float
+    """The weight of the task's loss (`auxiliary_weight` of the guide)."""
     whole: bool
     """Whether `flat` covers the examples of all workers."""
     flat: Tensor | None = None
     """The gradient over the shared parameters (D), until it is added to the common sum."""
     views: list[Tensor] | None = None
-    """The parts of `flat`, if they are known; the update will be in the same memory."""
+    """The parts of `flat`, one for each shared parameter, if making `flat` needed them. They are
+    parts of the update too, if it is written into this memory.
+    """
     waiting: dict[str, Tensor] | None = None
-    """Its gradients by name while the shared parameters are still unknown."""
+    """Its gradients by name of the parameter, while the shared parameters are still unknown."""
     numbers: TaskNumbers | None = None
     primary_calls: int = 0
     """How many primary calls there were when `numbers` was measured."""
@@ -77,7 +82,9 @@ class Gradients:
     """
 
     def __init__(self, workers: Workers, include_mean: bool, *, copied: bool) -> None:
-        """`copied`: other passes of the step may overwrite gradients."""
+        """`copied`: later passes of the step may overwrite the gradients that autograd returns, so
+        the gradients that this object keeps are copies.
+        """
         self.workers = workers
         self.include_mean = include_mean
         self.copied = copied
@@ -86,19 +93,23 @@ class Gradients:
         self.subspace: Subspace | None = None
         """The basis to project onto; None until it is fixed."""
         self.primary: Tensor | None = None
+        """The mean primary gradient over the shared parameters (D), the sum over all calls."""
         self.primary_calls = 0
         self.primary_complete = False
         """Whether no further primary call will come."""
         self.primary_whole = not workers.splits_examples
         """Whether `primary` covers the examples of all workers."""
         self.primary_rest: dict[str, Tensor] = {}
-        """Gradients of parameters that are not decomposed, by name."""
+        """Primary gradients of parameters that are not decomposed, by name."""
         self.judges: Tensor | None = None
-        """The judges' mean gradient, over the judges of all workers."""
+        """The judges' mean gradient (D), over the judges of all workers."""
         self.tasks: dict[str, TaskGradient] = {}
         self.total: Tensor | None = None
-        """The common sum of neutral * weight * g_aux."""
+        """The common sum of neutral * weight * g_aux (D)."""
         self.auxiliary_rest: dict[str, Tensor] = {}
+        """Auxiliary gradients of parameters that are not decomposed, by name: weighted, and summed
+        over the tasks.
+        """
         self._primary_numbers: tuple[int, Tensor, Tensor] | None = None
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self._unsummed: list[Tensor] = []
@@ -124,7 +135,9 @@ class Gradients:
         self.primary_complete = True
 
     def add_primary(self, inside: Sequence[Tensor | None], rest: Mapping[str, Tensor]) -> None:
-        """Add a primary gradient: over the shared parameters, and the rest by name."""
+        """Add a primary gradient: `inside` for the shared parameters in their order, and `rest` for
+        others by name.
+        """
         layout = self._layout
         _add_to(self.primary_rest, rest, 1.0, copied=self.copied)
         self.primary_calls += 1
@@ -144,8 +157,14 @@ class Gradients:
         rest: Mapping[str, Tensor],
         flat: Tensor | None = None,
     ) -> None:
-        """Add an auxiliary gradient: over the shared parameters (in `flat` if it is given), and the
-        rest by name.
+        """Add an auxiliary gradient of task `name`: `inside` for the shared parameters in their
+        order, and `rest` for others by name.
+
+        `flat`: a vector (D) that holds the gradient over the shared parameters already; `inside` is
+        not used then. It comes from `room`, so it is the task's first gradient.
+
+        With a second task, the vectors of all other tasks are first added to the common sum if
+        `_folds` allows it.
         """
         layout = self._layout
         task = self.tasks[name]
@@ -160,7 +179,9 @@ class Gradients:
             layout.add_(task.flat, inside, fresh=False)
 
     def wait(self, name: str, named: Mapping[str, Tensor]) -> None:
-        """Keep an auxiliary gradient by name: auxiliary() came before primary() in a refresh."""
+        """Keep an auxiliary gradient by the names of its parameters, and add it to earlier ones of
+        the task: in a step with a refresh, auxiliary() came before primary().
+        """
         task = self.tasks[name]
         if task.waiting is None:
             task.waiting = {}
@@ -178,7 +199,9 @@ class Gradients:
         return waiting
 
     def narrow(self, remaining: Layout) -> None:
-        """Remove from the primary gradient the parameters that turned out not to be shared."""
+        """Take `remaining` as the shared parameters. The primary gradient of the others, which
+        turned out not to be shared, moves to `primary_rest`.
+        """
         layout = self._layout
         if self.primary is not None:
             for name, view in zip(layout.names, layout.views(self.primary), strict=True):
@@ -208,16 +231,19 @@ class Gradients:
 
         With `include_mean` or with judges this is possible only after the last primary call.
         """
-        waits = self.include_mean or self.judges is not None
+        # A folded task keeps only numbers, and these two settings compare it with all of g_prim.
+        needs_all_of_primary = self.include_mean or self.judges is not None
         stored = self.subspace is not None and self.subspace.rows is not None
-        return stored and (self.primary_complete or not waits)
+        return stored and (self.primary_complete or not needs_all_of_primary)
 
     def room(self, name: str) -> Tensor | None:
-        """Return memory into which the backward pass writes the gradient of a second or later task,
-        or of any task next to judges; None for others.
+        """Return memory (D) into which the backward pass writes the gradient of a second or later
+        task, or of any task next to judges. Returns None in all other cases: the gradient is then
+        copied from autograd's tensors.
 
-        Without it this gradient would be in memory twice, as autograd's tensors and as one vector,
-        next to the common sum or the judges' gradient.
+        Without this memory the gradient would be there twice, as autograd's tensors and as one
+        vector, next to the common sum or the judges' gradient. The vectors of other tasks are first
+        added to the common sum, which frees their memory.
         """
         if self.layout is None or self.started(name) or not self._folds or self.workers.size > 1:
             return None
@@ -246,7 +272,9 @@ class Gradients:
                 self._fold(task)
 
     def _fold(self, task: TaskGradient) -> None:
-        """Add neutral * weight * g_aux to the common sum."""
+        """Add neutral * weight * g_aux to the common sum, if the task still has a vector, and drop
+        the vector.
+        """
         if task.flat is not None:
             scaled = task.flat.mul_(task.weight * task.eta.neutral)
             if self.total is None:
@@ -290,8 +318,9 @@ class Gradients:
         """Reduce all gradients to k-vectors and inner products, summed over the workers in one
         small exchange.
 
-        `norms`: whether the numbers that cost the workers a sum of D-vectors are needed. `skips`:
-        the step has no primary losses, so nothing is known of g_prim.
+        `norms`: whether ‖g_prim‖², ‖g_aux‖² and ⟨g_prim, g_aux⟩ are needed. Several workers must
+        sum D-vectors for them; where that is not done, these numbers are None. `skips`: the step
+        has no primary losses, so nothing is known of g_prim.
         """
         workers = self.workers
         if norms or self.include_mean:
@@ -319,9 +348,13 @@ class Gradients:
         return Numbers(p, square, tasks, judges)
 
     def _measure_primary(self) -> tuple[Tensor, Tensor | None]:
-        """V g_prim and ‖g_prim‖²."""
-        if self._primary_numbers is not None and self._primary_numbers[0] == self.primary_calls:
-            return self._primary_numbers[1:]
+        """Return V g_prim (k) and ‖g_prim‖², which is None if each worker has only a part of the
+        sum g_prim.
+        """
+        if self._primary_numbers is not None:
+            calls, p, square = self._primary_numbers
+            if calls == self.primary_calls:  # g_prim has not changed since
+                return p, square
         assert self.primary is not None
         p = project(self._rows, self.primary)
         if not self.primary_whole:
@@ -339,8 +372,10 @@ class Gradients:
         return Judges(project(self._rows, self.judges), dot(self.judges, self.judges), inner)
 
     def _measure(self, task: TaskGradient) -> None:
-        """Reduce a task's gradient to its k-vector and inner products; adds to the numbers of
-        earlier parts of it.
+        """Reduce a task's gradient to its k-vector and inner products, in `task.numbers`.
+
+        If earlier micro-batches of the task are already folded, their numbers are added. A pass
+        over V that gives the numbers of g_prim too leaves them in `_primary_numbers`.
         """
         if task.flat is None:
             return
@@ -379,7 +414,11 @@ class Gradients:
         task.primary_calls = self.primary_calls
 
     def _exchange(self, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
-        """Sum all k-vectors and inner products over the workers, in one small exchange."""
+        """Sum k-vectors and inner products over the workers in place, in one small exchange.
+
+        They are sums over D. Workers with different columns have parts of every sum. Workers with
+        different examples have parts of V g too, as long as g itself has not been summed.
+        """
         columns = self.workers.splits_columns
         parts: list[Tensor | None] = []
         if columns or not self.primary_whole:
@@ -395,8 +434,8 @@ class Gradients:
     # ----------------------------------------------------------------------------------- the update
 
     def lift_(self, combination: Combination) -> Tensor:
-        """Return Σ_t weight_t neutral_t g_aux_t + Vᵀ `rows` + `primary` g_prim; the gradients are
-        overwritten.
+        """Return the update Σ_t weight_t neutral_t g_aux_t + Vᵀ `rows` + `primary` g_prim (D), summed
+        over the workers; the gradients are overwritten.
         """
         total, factor = self._summed()
         rows = self._rows
@@ -404,6 +443,8 @@ class Gradients:
         whole = all(task.whole for task in self.tasks.values())
         if self.primary_whole and whole:
             return lift_(rows, combination.rows, total, self.primary, factor, combination.primary)
+        # Some of the gradients are still parts, one on each worker. They are summed together, and
+        # what is the same on all workers is added after that.
         total.mul_(factor)
         scaled = self.primary.mul_(combination.primary)
         if not self.primary_whole:
@@ -442,10 +483,12 @@ class Gradients:
         return vectors
 
     def of_vectors(self, vectors: Sequence[Tensor], weights: Weights | None) -> Gradients:
-        """Return the same gradients of a single task in other memory: its own, the primary and
-        perhaps the judges'.
+        """Return a copy of this object, which has a single task, with its gradients in other memory.
 
-        `weights`: the weights of the task under eta="auto".
+        Args:
+            vectors: the primary gradient, the task's gradient and, if there are judges, theirs (D
+                each).
+            weights: the weights of the task under eta="auto".
         """
         ((name, task),) = self.tasks.items()
         primary, flat, *others = vectors
@@ -460,8 +503,8 @@ class Gradients:
         return copy
 
     def views_of(self, update: Tensor) -> list[Tensor] | None:
-        """Return the parts of the update, if they are known because it is in the memory of a task's
-        gradient.
+        """Return the parts of the update, one for each shared parameter. None: they are not known,
+        because the update is not in the memory of a task's gradient.
         """
         for task in self.tasks.values():
             if task.flat is update and task.views is not None:
@@ -489,8 +532,8 @@ def _joined(earlier: TaskNumbers, later: TaskNumbers, *, same_primary: bool) -> 
 def _add_to(
     sums: dict[str, Tensor], gradients: Mapping[str, Tensor], weight: float, *, copied: bool
 ) -> None:
-    """Add weighted gradients to sums by name. `copied`: copy them, because another pass of the step
-    may overwrite them.
+    """Add gradients times `weight` to `sums`, by name of the parameter. `copied`: copy a first
+    gradient, because another pass of the step may overwrite it.
     """
     for name, gradient in gradients.items():
         if weight != 1.0:
@@ -508,9 +551,15 @@ def _add_to(
 
 
 def as_losses(losses: object, where: str, *, may_be_empty: bool, may_be_scalar: bool) -> Tensor:
-    """Check that losses are a vector with one entry for each example; the error names the cure.
+    """Check that losses are a vector (m) with one entry for each example, and return them; the
+    errors name the cure.
 
-    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
+    Args:
+        losses: what a user passed or returned.
+        where: the name of the argument, for the errors.
+        may_be_empty: whether m may be 0.
+        may_be_scalar: whether a scalar is accepted too (returned with m = 1), because only the mean
+            of the losses is used.
     """
     if losses is None:
         raise TypeError(
@@ -545,16 +594,26 @@ def as_losses(losses: object, where: str, *, may_be_empty: bool, may_be_scalar: 
 def losses_of(
     call: Losses,
     where: str,
-    cure: str,
+    advice: str,
     workers: Workers,
     layout: Layout | None = None,
     *,
     may_be_scalar: bool = False,
 ) -> Tensor:
-    """Call a function for per-example losses. They must reach some parameter of `layout`.
+    """Call a function of the user for per-example losses, and check them (m).
 
-    `cure` is added to the error for a single example under BatchNorm, because torch's message does
-    not name the batch.
+    Where it returns None, the losses of a worker without examples stand in, if there are other
+    workers.
+
+    Args:
+        call: the function.
+        where: the name of the argument, for the errors.
+        advice: added to the error for a single example under BatchNorm, because torch's message
+            does not name the batch.
+        workers: the workers that train the model.
+        layout: the losses must reach a parameter of this layout. (This is not checked for a sharded
+            model, whose graph ends in other tensors.)
+        may_be_scalar: as in `as_losses`.
     """
     try:
         with torch.enable_grad():
@@ -563,12 +622,12 @@ def losses_of(
         if "more than 1 value per channel" not in str(error):
             raise
         raise ValueError(
-            f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {cure}"
+            f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {advice}"
         ) from error
     if losses is None:
         losses = workers.stand_in(where)
-    empty = workers.size > 1
-    checked = as_losses(losses, where, may_be_empty=empty, may_be_scalar=may_be_scalar)
+    may_be_empty = workers.size > 1
+    checked = as_losses(losses, where, may_be_empty=may_be_empty, may_be_scalar=may_be_scalar)
     if layout is not None and checked.numel() > 0 and not workers.splits_columns:
         check_reaches(checked, where, layout)
     return checked
@@ -577,7 +636,8 @@ def losses_of(
 def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
     """Refuse losses that reach no parameter of a layout, and return their graph.
 
-    A sharded model is not checked: its graph ends in other tensors.
+    The caller leaves out sharded models, because their graphs end in other tensors than the
+    parameters, and losses of no example, which reach nothing.
     """
     graph = walk(losses)
     if layout.parameters and graph.leaves.isdisjoint(map(id, layout.parameters)):
@@ -588,7 +648,7 @@ def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
 
 
 def check_graph(loss: Tensor, where: str) -> None:
-    """Refuse a loss that autograd cannot differentiate."""
+    """Refuse a loss that autograd cannot differentiate: without a graph, or not of real numbers."""
     if not loss.requires_grad:
         raise ValueError(
             f"{where}: the loss has no graph (requires_grad is False), so nothing can be learned from it; compute it from "
@@ -599,7 +659,10 @@ def check_graph(loss: Tensor, where: str) -> None:
 
 
 def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool) -> dict[str, Tensor]:
-    """Check the auxiliary losses and return them by name."""
+    """Check that auxiliary losses are scalars or vectors with a graph, and return them by name.
+
+    `may_be_empty`: whether a vector may have no entry, as on a worker without examples.
+    """
     if not tasks:
         raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
     checked = {}

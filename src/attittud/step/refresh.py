@@ -57,6 +57,7 @@ class Refresher:
         self.rank = rank
         self.seed = seed
         self.dtype = dtype
+        """The type in which V is stored; None: the type of the gradients."""
         self.batch_norm: BatchNormMode = batch_norm
         self.settings = {
             "basis": basis.name,
@@ -66,6 +67,7 @@ class Refresher:
         }
         """The settings that decide the meaning of a saved basis."""
         self._ahead = Ahead()
+        """Random numbers of the next refreshes, made in advance."""
 
     def start(self, layout: Layout, schedule: Schedule) -> Refresh:
         """Start a new basis over the parameters of a layout."""
@@ -86,13 +88,21 @@ class Refresher:
         first: bool,
         parameters: Sequence[Tensor] = (),
     ) -> Sequence[Tensor | None] | None:
-        """Add the examples behind `losses` to the new basis.
+        """Add the examples behind `losses` (m, on this worker) to the new basis.
 
-        `scaled`: these losses train the model and may carry a loss scale. `complete`: no further
-            losses will follow.
-        `first`: the guide has no basis yet, so there must be memory for one.
-        Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the
-        bit, and has then freed the graph; otherwise None.
+        Args:
+            refresh: the new basis.
+            losses: per-example losses; for a basis that needs only their mean, also one entry.
+            share: this worker's part of the examples of all workers.
+            scaled: these losses train the model and may carry a loss scale.
+            complete: no further losses will follow.
+            first: the guide has no basis yet, so there must be memory for one.
+            parameters: parameters whose gradients the caller needs too, if it does not need the
+                graph after this call.
+
+        Returns:
+            The gradients of the mean loss for `parameters`, if the pass for J can give the same bits
+            as a pass of their own; the graph is freed then. Otherwise None.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
@@ -100,17 +110,21 @@ class Refresher:
                 "basis_losses=, or use basis='sketch'"
             )
         if first and refresh.calls == 0 and self.basis.stored:
+            # An estimate: workers may have different numbers of examples.
             examples = losses.shape[0] * self.workers.size
+            # m examples have at most m directions.
             if complete and self.basis.needs == "jacobian":
                 rank = min(self.rank, examples)
             else:
                 rank = self.rank
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
+        # A basis that needs only the mean gradient gets it from the caller (`Refresh.put`).
         uses_j = self.basis.needs == "jacobian"
         refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete)
         if not uses_j:
             return None
+        # `shrink` keeps products with J from overflowing under a loss scale; no basis depends on it.
         with torch.enable_grad():
             shrunk = losses * refresh.shrink
         jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
@@ -125,45 +139,50 @@ class Refresher:
     def take_in_from(
         self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool
     ) -> None:
-        """Add the examples of a callable to the new basis, in a forward pass that the library
-        controls.
+        """Add the examples whose losses `basis_losses` returns to the new basis. The library controls
+        the forward pass: without dropout, and without changes to BatchNorm or to the random state.
 
-        `number`: the number of refreshes so far. `first`: as for `take_in`.
+        `number`: the number of refreshes so far, for random numbers of its own in each refresh.
+        `first`: as for `take_in`.
         """
+        # & keeps 63 bits, because a seed must not be negative.
         seed = (self.seed * 1_000_003 + number) & (2**63 - 1)
         isolated = isolated_forward(self.model, self.batch_norm, seed)
         with isolated, self.engine.watch(self.model), torch.enable_grad():
-            more = "return the losses of at least two examples, and preferably of many"
-            scalar = self.basis.needs != "jacobian"
             losses = losses_of(
                 basis_losses,
                 "basis_losses",
-                more,
+                "return the losses of at least two examples, and preferably of many",
                 self.workers,
                 refresh.layout,
-                may_be_scalar=scalar,
+                may_be_scalar=self.basis.needs != "jacobian",
             )
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True, first=first)
             if self.basis.needs == "mean":
+                # The mean gradient is the product of J with the weights 1 / m.
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(
                     self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
                 )
 
     def fix(self, refresh: Refresh, schedule: Schedule, *, may_wait: bool) -> Subspace | None:
-        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may
-        wait for a later step.
+        """Orthonormalise the collected rows and return the new basis.
 
         The old basis of the same parameters is overwritten, because a captured CUDA graph may refer
-        to its memory.
+        to its memory. If the new rows are not finite, the basis keeps its old rows.
+
+        Returns None if there are too few examples and the refresh may wait for a later step
+        (`may_wait`): then nothing has changed. If it may not wait, too few examples are an error.
         """
         old = schedule.subspace
         if old is not None and not old.layout.same(refresh.layout):
             old = None
+        # With several workers only the device knows the number of examples.
         few = isinstance(refresh.examples, int) and refresh.examples < LEAST_EXAMPLES
         if self.basis.needs == "jacobian" and few:
-            # (Without an age, an interrupted refresh may have left rows that are not orthonormal.)
+            # Waiting needs an old basis whose rows are complete. (Without an age, an interrupted
+            # refresh may have left rows that are not orthonormal.)
             if may_wait and old is not None and schedule.age is not None:
                 return None
             raise ValueError(
@@ -181,7 +200,12 @@ class Refresher:
         return new
 
     def state(self, schedule: Schedule, include_basis: bool) -> dict[str, Any]:
-        """Return the basis and its age for `Guide.state_dict`."""
+        """Return the basis and its age for `Guide.state_dict`, with the settings that decide the
+        meaning of the basis and the counts of refreshes.
+
+        The basis is left out, with a warning in the log, if the model has changed so that it no
+        longer has the basis's parameters. Then a guide that loads the state refreshes first.
+        """
         named = dict(self.shared.named)
         state: dict[str, Any] = {
             "settings": self.settings,
@@ -214,13 +238,16 @@ class Refresher:
         return state
 
     def load(self, state: Mapping[str, Any], schedule: Schedule) -> None:
-        """Continue from what `state` returned."""
+        """Continue from what `state` returned: read it into `schedule`, and remember the parameters
+        that auxiliary losses reach.
+        """
         if state.get("worker") not in (None, self.workers.state_owner):
             raise ValueError(
                 f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), and no other worker can "
                 "continue from it; use attittud.checkpoint.save(guide, folder) instead"
             )
         subspace: Subspace | None = None
+        # A basis that is not stored has no rows to load, only its parameters.
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
             named = dict(self.shared.named)
             layout = Layout((name, named[name]) for name in state["shared"])
@@ -237,17 +264,17 @@ class Refresher:
 
 
 def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
-    """The weight with which the sum of losses times `shrink` is their mean; None where the weight
-    would round.
+    """Return the weight 1 / (m * shrink), with which the sum of the m shrunk losses becomes the mean
+    of the losses.
 
-    A power of two rounds nothing. With several workers only the device knows how many examples
-    there are.
+    Returns None where the weight would round gradients: only a power of two rounds nothing. With
+    several workers, also None: the number of all examples is only on the device.
     """
     if isinstance(shrink, Tensor):
         return None
     weight = 1 / (losses.shape[0] * shrink)
     mantissa, _ = math.frexp(weight)
-    if mantissa != 0.5:
+    if mantissa != 0.5:  # not a power of two
         return None
     return weight
 
@@ -258,7 +285,9 @@ GIB = 2**30
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device; None if it is not known."""
+    """Return the free memory of a device, on the CPU within the limit of a container; None if it is
+    not known.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -279,7 +308,9 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def _container_bytes(otherwise: int) -> int:
-    """Return the memory that is left under the limit of a container (cgroup version 2)."""
+    """Return the memory that is left under the limit of a container (cgroup version 2), or
+    `otherwise` if there is no limit.
+    """
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
@@ -296,7 +327,11 @@ def check_fits(
     """Raise MemoryError if a refresh does not fit into memory; the message lists settings that do
     fit.
 
-    `working_rows` returns how many rows a refresh of a given rank works on.
+    Args:
+        layout: the shared parameters, with their device.
+        rank: the number of rows that would be stored.
+        working_rows: returns how many rows of length D a refresh of a given rank works on.
+        storage: the type in which V is stored.
     """
     available = available_bytes(layout.device)
     if available is None:
@@ -309,28 +344,31 @@ def check_fits(
         return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
+        """The largest rank up to `rank` that fits; 0 if none does. More rank needs more memory, so
+        bisection finds it.
+        """
         return bisect_right(
             range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage)
         )
 
     if needed(rank, working_rows(rank), storage) <= available:
         return
-    cures = []
-    plain = largest_rank(working_rows, storage)
-    half = largest_rank(working_rows, torch.bfloat16)
-    if plain:
-        cures.append(f"rank={plain}")
-    if half > plain:
-        cures.append(f"basis_dtype=torch.bfloat16 with rank={half}")
-    sketch = largest_rank(lambda r: r, storage)
-    if sketch > plain:
-        cures.append(
-            f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps"
+    settings = []
+    smaller = largest_rank(working_rows, storage)
+    in_half_precision = largest_rank(working_rows, torch.bfloat16)
+    with_sketch = largest_rank(lambda r: r, storage)
+    if smaller:
+        settings.append(f"rank={smaller}")
+    if in_half_precision > smaller:
+        settings.append(f"basis_dtype=torch.bfloat16 with rank={in_half_precision}")
+    if with_sketch > smaller:
+        settings.append(
+            f"basis='sketch' with rank={with_sketch}, which works on no more rows than it keeps"
         )
-    cures.append("parameters= to decompose only a part of the model, such as its last layers")
+    settings.append("parameters= to decompose only a part of the model, such as its last layers")
     rows = working_rows(rank)
     raise MemoryError(
         f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "
         f"{layout.device} ({rank} stored and {rows} working rows, 3 gradient vectors), but {available / GIB:.2f} GiB are free. "
-        f"Settings that fit: {'; '.join(cures)}."
+        f"Settings that fit: {'; '.join(settings)}."
     )

@@ -35,6 +35,10 @@ _SECOND = itemgetter(1)
 _LEAVES = (NoneType, AccumulateGrad)  # the ends of a graph, which have no number of their own
 NEAR = 24
 """How many nodes of a graph, from the loss on, tell it from other graphs."""
+MOST_REMEMBERED = 64
+"""How many graphs, or sets of parameters with a gradient, are remembered before all are forgotten:
+if layers are skipped at random, almost every step has new ones.
+"""
 
 
 @dataclass
@@ -42,17 +46,19 @@ class KnownGraph:
     """Properties of a loss's graph that mostly stay the same from step to step."""
 
     reached: set[str]
-    """The parameters that the loss reaches."""
+    """Names of the parameters that the loss reaches."""
     retained: bool
     """Whether a later loss of the step shares a part of the graph, which may not be freed then."""
     converts: bool
     """Whether some parameters are converted to half precision, as under autocast."""
 
     def confirm(self, loss: Tensor, reached: set[str]) -> None:
-        """Walk the graph again, because the parameters that got a gradient are others than
-        remembered.
+        """Remember other parameters, `reached`, because these got a gradient in this step.
+
+        The graph is walked again: this raises an error where autograd would silently leave out
+        gradients, as under reentrant checkpointing.
         """
-        walk(loss)  # raises an error if an expected gradient is missing
+        walk(loss)
         self.reached = reached
 
 
@@ -67,15 +73,17 @@ class GraphMemory:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Any, dict[str, KnownGraph]] = {}
+        self._remembered: dict[Any, dict[str, KnownGraph]] = {}
+        """The graphs of the losses by name; the key is what `_fingerprint` returns."""
         self.trusted = True
+        """Whether no graph has been mistaken for another one so far."""
         self.begin()
 
     def __reduce__(self) -> Any:
         return GraphMemory, ()  # a copy may be used in another thread, which counts its own nodes
 
     def begin(self) -> None:
-        """Nodes that autograd makes from now on belong to the next losses."""
+        """Count the nodes of the next losses from here on."""
         self._earlier: int = next_sequence_number()
 
     def distrust(self) -> None:
@@ -86,35 +94,39 @@ class GraphMemory:
         self, losses: Mapping[str, Tensor], graphs: Sequence[KnownGraph]
     ) -> dict[str, KnownGraph]:
         """Remember the graphs of these losses, in their order, and return them by name."""
-        # If layers are skipped at random, the number of nodes differs from step to step.
-        if len(self._known) > 64:
-            self._known.clear()
-        remembered = self._known[self._made(losses)] = dict(zip(losses, graphs, strict=True))
-        return remembered
+        if len(self._remembered) > MOST_REMEMBERED:
+            self._remembered.clear()
+        by_name = dict(zip(losses, graphs, strict=True))
+        self._remembered[self._fingerprint(losses)] = by_name
+        return by_name
 
     def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
         """Return what is remembered of graphs like these; None: they must be walked."""
         if not self.trusted:
             return None
-        return self._known.get(self._made(losses))
+        return self._remembered.get(self._fingerprint(losses))
 
-    def _made(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """Return the names of the losses, and for the first nodes of their graphs how many were
-        made before each.
+    def _fingerprint(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
+        """Return what tells the graphs of these losses from other graphs: the names of the losses,
+        and for each loss numbers of the nodes near it.
+
+        The number of a node is how many nodes autograd had made before it since `begin`; leaves,
+        which have none, get 0.
         """
         numbers = list[tuple[int, ...]]()
         for loss in losses.values():
+            # Breadth first from the loss, until there are enough nodes.
             nodes: list[Any] = [loss.grad_fn]
             for node in nodes:  # the list grows meanwhile
                 if len(nodes) >= NEAR:
                     break
                 if node is not None:
                     nodes.extend(map(_FIRST, node.next_functions))
-            near = [0] * min(NEAR, len(nodes))
-            for at in range(len(near)):
+            of_loss = [0] * min(NEAR, len(nodes))
+            for at in range(len(of_loss)):
                 if type(nodes[at]) not in _LEAVES:
-                    near[at] = sequence_number(nodes[at]) - self._earlier
-            numbers.append(tuple(near))
+                    of_loss[at] = sequence_number(nodes[at]) - self._earlier
+            numbers.append(tuple(of_loss))
         return tuple(losses), *numbers
 
 
@@ -132,10 +144,14 @@ class Schedule:
         complete.
         """
         self.count = 0
-        # Both tensors move to the device when it is known. The random numbers depend on `index`,
-        # which is a tensor because a captured refresh must draw new numbers at every replay.
+        """The number of refreshes so far."""
+        # Both tensors move to the device when it is known.
         self.index = torch.zeros((), dtype=torch.int64)
+        """The same number as a tensor. The random numbers of a basis depend on it, and a captured
+        refresh must draw new numbers at every replay.
+        """
         self.skipped = torch.zeros((), dtype=torch.int64)
+        """How many of these refreshes found NaN or Inf and kept the old rows."""
 
     def due(self, every: int) -> bool:
         """Whether the next step has a refresh."""
@@ -158,10 +174,11 @@ class Schedule:
         self.age = None
 
     def close(self, subspace: Subspace, *, refreshed: bool) -> None:
-        """End a step that has used this basis."""
+        """End a step that has used this basis. `refreshed`: the step has computed it."""
         if not refreshed:
             self.age = (self.age or 0) + 1
             return
+        # Without an age, an interruption among these lines makes the next step refresh.
         self.age = None
         self.subspace = subspace
         self.skipped += ~subspace.finite
@@ -170,7 +187,9 @@ class Schedule:
         self.age = 1
 
     def count_replay(self, *, refresh: bool) -> None:
-        """Count a step that a CUDA graph has replayed."""
+        """Count a step that a CUDA graph has replayed. `refresh`: it had a refresh, which has
+        counted itself in `index`.
+        """
         if refresh:
             self.age = 1
             self.count += 1
@@ -180,7 +199,9 @@ class Schedule:
     def load(
         self, subspace: Subspace | None, age: int | None, refreshes: int, skipped: int
     ) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state: the basis, its age, and the numbers of refreshes and of
+        skipped refreshes. Without a basis the next step refreshes.
+        """
         self.age = None
         self.subspace = subspace
         self.count = refreshes
@@ -217,11 +238,12 @@ class Shared:
         """
         self._reached_of: Any = None
         """The list of trainable parameters that `_reached` is about."""
-        self._held: tuple[Layout | None, Any] = (None, None)
-        """The last layout that was found to be the model's, and the listing of the model then."""
-        self._aligned: tuple[Any, Any, list[int], list[int]] = None, None, [], []
-        """A layout, the trainable parameters, and the positions of the layout's and of all others
-        among these.
+        self._model_has: tuple[Layout | None, Any] = (None, None)
+        """The last layout whose parameters the model was found to have, and the list `named` then.
+        """
+        self._split_positions: tuple[Any, Any, list[int], list[int]] = None, None, [], []
+        """What `_positions` returned last, after the layout and the list of trainable parameters
+        that it is about.
         """
         self._written: tuple[nn.Parameter, int, int] | None = None
         """The first shared parameter, the id of its `.grad` and the version of this `.grad` after
@@ -238,7 +260,7 @@ class Shared:
         return self.__dict__ | {"_written": None}  # a copy has other objects
 
     def update(self) -> None:
-        """Notice changes of the model."""
+        """Notice changes of the model, and of `.grad` since the last update (`untouched`)."""
         if self._list():
             self._written = None  # its parameter may have left the model
         self.untouched = False
@@ -276,25 +298,29 @@ class Shared:
         """Whether the model still has the parameters of a layout, on the same device, with the same
         precision and sizes.
         """
-        if layout is not self._held[0] or self.named is not self._held[1]:
+        if layout is not self._model_has[0] or self.named is not self._model_has[1]:
             ids = {id(parameter) for _, parameter in self.named}
             if not ids.issuperset(map(id, layout.parameters)):
                 return False
-            self._held = layout, self.named
+            self._model_has = layout, self.named
+        # Arithmetic is in float64 if some parameter is, else in float32.
         wide = torch.float64 in map(_DTYPE, layout.parameters)
-        same = (
-            wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
-        )
-        return same and list(map(Tensor.numel, layout.parameters)) == layout.numels
+        same_precision = wide == (layout.dtype == torch.float64)
+        same_device = layout.parameters[0].device == layout.device
+        same_sizes = list(map(Tensor.numel, layout.parameters)) == layout.numels
+        return same_precision and same_device and same_sizes
 
     def reached(self, gradients: Sequence[Tensor | None]) -> set[str]:
-        """Return the names of the trainable parameters that have a gradient."""
+        """Return the names of the trainable parameters that have a gradient. `gradients`: one for
+        each trainable parameter, or None.
+        """
         trainable = self.trainable
-        many = len(self._reached) > 64  # as where layers are skipped at random
+        many = len(self._reached) > MOST_REMEMBERED
         if many or self._reached_of is not trainable:
             self._reached = {}
             self._reached_of = trainable
-        # A byte for each gradient: 0 for None, else 1. (A loop over parameters would be slow.)
+        # A byte for each gradient: 0 for None, else 1. The names are looked up by these bytes,
+        # because a loop over parameters would be slow.
         pattern = bytes(map(is_not, gradients, repeat(None)))
         names = self._reached.get(pattern)
         if names is None:
@@ -305,17 +331,19 @@ class Shared:
     def begin(
         self, primary: set[str], auxiliary: set[str] | None, tasks: Collection[str] | None
     ) -> tuple[Layout, set[str] | None]:
-        """Return the parameters of a refresh: both losses reach them, and `parameters=` of the
-        guide includes them.
-
-        Also returns the parameters that auxiliary losses reach, on any worker; None if no auxiliary
-        loss has been seen yet. Then all parameters that the primary losses reach take part.
+        """Begin a refresh: choose the parameters that are decomposed, with the other workers.
 
         Args:
-            primary: parameters that the primary losses reach.
-            auxiliary: parameters that the auxiliary losses reach, of this step if all of them are
-                known, otherwise of earlier steps. None: there was no earlier step.
+            primary: names of the parameters that the primary losses reach.
+            auxiliary: names of the parameters that the auxiliary losses reach, of this step if all
+                of them are known, otherwise of earlier steps. None: there was no earlier step.
             tasks: names of the auxiliary losses of this step; None: not all of them are known yet.
+
+        Returns:
+            The parameters that both losses reach and that `parameters=` of the guide includes. Next
+            to them, the names of the parameters that auxiliary losses reach, on any worker; None if
+            no auxiliary loss has been seen yet. Then all parameters that the primary losses reach
+            take part.
         """
         shared, by_auxiliary = self.workers.agree(
             self.trainable, primary, auxiliary or set(), reset=True, tasks=tasks
@@ -326,14 +354,16 @@ class Shared:
         if self.allowed is not None:
             shared = shared & self.allowed
         pairs = [pair for pair in self.trainable if pair[0] in shared]
-        # An engine may be watching: it would be told of every look at a parameter.
+        # An engine may be watching the calls of torch: it would be told of every look at a parameter.
         with DisableTorchFunction():
             if self._latest is None or not self._latest.describes(pairs):
                 self._latest = Layout(pairs)
         return _not_empty(self._latest), auxiliary
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
-        """Return the parameters of a layout that the auxiliary losses reach too."""
+        """Return the parameters of a layout that the auxiliary losses, of any worker, reach too.
+        `primary` and `auxiliary` are the names that this worker's losses reach.
+        """
         _, reached = self.workers.agree(self.trainable, primary, auxiliary)
         return _not_empty(
             Layout((name, parameter) for name, parameter in layout.named if name in reached)
@@ -342,8 +372,8 @@ class Shared:
     def settle(
         self, primary: set[str], auxiliary: set[str], tasks: Collection[str]
     ) -> tuple[set[str], set[str]]:
-        """Return the parameters that the losses of any worker reach, once all losses of the step
-        are known.
+        """Return the names of the parameters that the primary losses of any worker reach, and
+        likewise for the auxiliary losses, once all losses of the step are known.
         """
         if self.workers.size == 1:
             return primary, auxiliary
@@ -356,8 +386,10 @@ class Shared:
     def split(
         self, layout: Layout, gradients: Sequence[Tensor | None]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Split the gradients of the trainable parameters: the layout's in its order, the others by
-        name.
+        """Split the gradients of the trainable parameters, given in their order.
+
+        Returns a list for the parameters of the layout, in its order (None where there is no
+        gradient), and the gradients of all other parameters by name.
         """
         inside, outside = self._positions(layout)
         rest = {}
@@ -368,29 +400,37 @@ class Shared:
         return [gradients[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
-        """Positions of the layout's parameters among the trainable ones (-1: no longer trainable),
-        and of all others.
+        """Return the positions of the layout's parameters in the list of trainable parameters (-1:
+        no longer trainable), and the positions of all others there.
         """
         trainable = self.trainable
-        if self._aligned[0] is not layout or self._aligned[1] is not trainable:
+        if self._split_positions[0] is not layout or self._split_positions[1] is not trainable:
             at = {id(parameter): i for i, parameter in enumerate(self.parameters)}
             inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
-            self._aligned = layout, trainable, inside, list(at.values())
-        return self._aligned[2:]
+            outside = list(at.values())
+            self._split_positions = layout, trainable, inside, outside
+        return self._split_positions[2:]
 
     def write(
         self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]
     ) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update.
+        Then call the hooks of users for complete gradients.
 
-        If an error or Ctrl-C comes in between, either every `.grad` is written or none is.
+        If an error or Ctrl-C comes while `.grad` is written, either every `.grad` is written or
+        none is.
+
+        Args:
+            layout: the shared parameters.
+            update: the update over the shared parameters, as a vector (D) or as its parts.
+            rest: updates of other trainable parameters, by name.
         """
         inside, outside = self._positions(layout)
         parameters = layout.parameters
         others = [
             (p, rest[name]) for name, p in map(self.trainable.__getitem__, outside) if name in rest
         ]
-        # The others are frozen now, and keep an older `.grad`.
+        # Shared parameters that are frozen now (-1) keep an older `.grad`.
         shared = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]
         written = shared + [p for p, _ in others]
         before = [p.grad for p in written]
@@ -398,7 +438,8 @@ class Shared:
         try:
             self._add(layout, update, inside, others)
         except BaseException:
-            # All older `.grad` are added to at once, at the end.
+            # An older `.grad` has a new version once the update was added to it. All of them are
+            # added to at once, at the end. If that was not reached, every `.grad` is put back.
             if versions == [grad._version for grad in before if grad is not None]:
                 for p, grad in zip(written, before, strict=True):
                     p.grad = grad
@@ -418,7 +459,10 @@ class Shared:
         inside: list[int],
         others: list[tuple[nn.Parameter, Tensor]],
     ) -> None:
-        """Add the update over the shared parameters, and the gradients of others, to `.grad`."""
+        """Add the update over the shared parameters, and the gradients of `others`, to `.grad`.
+
+        `inside`: as from `_positions`; parameters with -1 are left out.
+        """
         sharded = self.workers.splits_columns
         parameters = layout.parameters
         tensors: list[Any] = parameters
@@ -426,16 +470,19 @@ class Shared:
             tensors = list(map(local, parameters))
         alike = len(set(map(_DTYPE, parameters))) == 1
         strides = list(map(Tensor.stride, tensors))
-        fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
+        no_gradient = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
         if isinstance(update, Tensor):
             if alike:
                 update = update.to(parameters[0].dtype)
             update = layout.views(update)
         old = list[Tensor]()
         new = list[Tensor]()
-        # model.half() may have been called since.
-        fits = alike and update[0].dtype == parameters[0].dtype
-        if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
+        # (model.half() may have been called since the layout was made.)
+        same_type = alike and update[0].dtype == parameters[0].dtype
+        none_frozen = -1 not in inside
+        same_strides = strides == layout.strides
+        if no_gradient and same_strides and same_type and none_frozen and not sharded:
+            # The usual case: every view becomes `.grad` as it is.
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:
@@ -472,8 +519,10 @@ def _run_hooks(hooked: list[nn.Parameter]) -> None:
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:
-    """Give parameters copies of their gradients, all in one call. Returns the pairs if some of them
-    need more care.
+    """Give parameters, which have no `.grad`, copies of their gradients, all in one call.
+
+    Returns the pairs that are left: none, or all of them and nothing is changed, if some parameter
+    has a `.grad` or some gradient differs from its parameter in type or strides.
     """
     for p, value in pairs:
         alike = type(value) is Tensor and value.layout == torch.strided and value.dtype == p.dtype
@@ -495,8 +544,8 @@ def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter
 def _give(
     parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]
 ) -> None:
-    """Make a value the `.grad` of a parameter. If it has a `.grad` already, note both, so that all
-    are added in one call.
+    """Make a value the `.grad` of a parameter. If the parameter has a `.grad` already, append it to
+    `old` and the value to `new`, which the caller adds in one call.
 
     `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is
     copied, because optimizers write into `.grad`: autograd may return one tensor for two parameters
@@ -514,7 +563,7 @@ def _give(
 
 
 def _not_empty(layout: Layout) -> Layout:
-    """Refuse a step in which no parameter is shared."""
+    """Return the layout; refuse a step in which no parameter is shared."""
     if not layout.parameters:
         raise ValueError(
             "the primary and the auxiliary losses share no trainable parameter of the model, so there is nothing to "
@@ -527,7 +576,11 @@ def allowed(
     named: Sequence[tuple[str, nn.Parameter]],
     parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None,
 ) -> set[str] | None:
-    """Names of the parameters that `parameters=` of the guide includes (None: all)."""
+    """Return the names of the parameters that `parameters=` of the guide includes; None: all.
+
+    `parameters=` is a predicate of name and parameter, an iterable of parameters, or a module that
+    has them.
+    """
     if parameters is None:
         return None
     if isinstance(parameters, nn.Module):

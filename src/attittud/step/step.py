@@ -81,8 +81,15 @@ class Step:
         norms: bool,
         needs_primary: bool,
     ) -> None:
-        """`norms`: whether the report has norms even if they cost an exchange. `needs_primary`:
-        whether the update depends on primary losses.
+        """Begin a step that changes nothing of `parts` yet.
+
+        Args:
+            parts: what the guide keeps from step to step.
+            refreshing: whether a refresh is due in this step.
+            may_wait: whether the refresh may wait for a step with more examples.
+            include_mean: whether g_prim itself is the last direction, as in `Guide`.
+            norms: whether the report has norms even if they cost the workers an exchange.
+            needs_primary: whether the update depends on primary losses.
         """
         self.parts = parts
         self.shared = parts.shared
@@ -91,9 +98,8 @@ class Step:
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
         """Whether passes may run as CUDA graphs, which reuse the same memory every time."""
         self.refreshing = refreshing
-        """Whether a refresh is due in this step."""
+        """Whether this step computes a new basis. It becomes False if the refresh waits."""
         self.may_wait = may_wait
-        """Whether the refresh may wait for a step with more examples."""
         self.norms = norms
         self.skips = False
         """Whether this step needs no primary losses and got None for them."""
@@ -112,22 +118,23 @@ class Step:
         """What builds the basis, if the primary losses do not."""
         self.judge: Losses | None = None
         """The callable that returns the judges' losses, in a step that uses the judges."""
-        self.known: set[str] | None = parts.shared.auxiliary
-        """Parameters that the auxiliary losses of earlier steps reach, or of this step too; None:
-        not known.
+        self.by_auxiliary: set[str] | None = parts.shared.auxiliary
+        """Names of the parameters that auxiliary losses reach: those of earlier steps, in a refresh
+        also those of this step; None: not known.
         """
         self.reached: set[str] = set()
-        """Parameters that the auxiliary losses of this step reach, as far as they have been
-        taken.
+        """Names of the parameters that the auxiliary losses of this step reach, as far as these
+        losses have been taken.
         """
         self.names: Collection[str] | None = None
         """The names of all auxiliary losses of this step; None: more may come."""
         self._undo: Callable[[], None] | None = None
         """Restores what forming the update has changed besides gradients."""
         self._scored = list(parts.auto.scores)
+        """The tasks that had scores before this step."""
 
     def give_up(self) -> None:
-        """Restore what this step has changed, after an error."""
+        """Restore what this step has changed of the guide's parts, after an error."""
         if self._undo is not None:
             self._undo()
         self.parts.auto.restore(self._scored)
@@ -135,8 +142,8 @@ class Step:
     # -------------------------------------------------------------------------------- the algorithm
 
     def finish(self, primary_weight: float) -> Report:
-        """The paper's Algorithm 1, from the gradients on: fix the basis, compare the signs, and add
-        the update to `.grad`.
+        """Carry out the paper's Algorithm 1, from the gradients on: fix the basis, compare the
+        signs, and add the update to `.grad`. Then the guide's schedule and scores count this step.
 
             g_p, g_a = the gradients of the mean primary and auxiliary loss
             V        = k orthonormal directions, from per-example primary gradients in every n-th step
@@ -167,6 +174,7 @@ class Step:
             )
             return gradients.lift_(combination), combination
 
+        # One of three ways: a CUDA graph of the arithmetic, a basis without rows, the arithmetic.
         update: Update | None = None
         if layout.on_gpu:
             update = self._by_graph(arithmetic, primary_weight)
@@ -189,24 +197,28 @@ class Step:
         return report
 
     def _rest(self, primary_weight: float) -> tuple[dict[str, Tensor], set[str]]:
-        """Updates of parameters that are not decomposed, and the parameters that auxiliary losses
-        reach so far.
+        """Compute the updates of parameters that are not decomposed, by name: auxiliary_weight *
+        g_aux + primary_weight * g_prim, and g_prim alone for the primary task's own parameters.
+
+        Also returns the names of all parameters that auxiliary losses reach, in this or earlier
+        steps. With several workers, updates that are still parts of a sum join the next sum of
+        gradients (`Gradients.sum_later`).
         """
         gradients = self.gradients
         layout = gradients.layout
         assert layout is not None
         # Earlier steps count too: if a task is missing in one step, its parameters do not become
-        # the primary task's own.
-        # (A refresh looks at the losses of its own step alone.)
-        earlier = (self.known or set()) | (self.shared.auxiliary or set())
+        # the primary task's own. (The choice of decomposed parameters in a refresh looks at the
+        # losses of its own step alone.)
+        earlier = (self.by_auxiliary or set()) | (self.shared.auxiliary or set())
         primary, auxiliary = self.shared.settle(
             self._reached_primary, self.reached, gradients.tasks
         )
         rest = dict(gradients.auxiliary_rest)
         for name, gradient in gradients.primary_rest.items():
-            # If only the primary loss reaches this parameter (its head), the weight is 1:
-            # primary_weight=0 would never train it. (If an auxiliary loss starts to reach it too,
-            # the workers learn this at the next refresh.)
+            # If only the primary loss reaches this parameter, which belongs to its head, the weight
+            # is 1: primary_weight=0 would never train it. (If an auxiliary loss starts to reach it
+            # too, the workers learn this at the next refresh.)
             weighted = gradient
             if name in auxiliary or name in earlier:
                 weighted = primary_weight * gradient
@@ -229,17 +241,18 @@ class Step:
         return rest, auxiliary | earlier
 
     def _report(self, update: Update, basis: Subspace) -> Report:
-        """Make the report. With eta="auto" this also adds the scores of this step, so it comes
+        """Make the report. With eta="auto", first add the scores of this step. So this must come
         after `.grad` has been written.
         """
         schedule = self.parts.schedule
         auto = self.parts.auto
         tasks = dict(update.tasks)
-        if auto.wanted:
+        if auto.is_auto:
             auto.close(update.cosines, asked=self.gradients.judges is not None)
             for name, task in self.gradients.tasks.items():
                 if isinstance(task.eta, Weights):
                     tasks[name] = replace(tasks[name], earned=auto.report(name, task.eta))
+        # The schedule counts this step's refresh only after the report.
         skipped = schedule.skipped.clone()
         if self.refreshing:
             skipped = schedule.skipped + ~basis.finite
@@ -253,21 +266,24 @@ class Step:
         )
 
     def _by_graph(self, arithmetic: Arithmetic, primary_weight: float) -> Update | None:
-        """The update by a CUDA graph, for a small model on a GPU; None if this step has no
-        graph.
+        """Make the update by a CUDA graph that replays `arithmetic`, for a small model on a GPU.
+        Returns None if this step has no graph; then nothing has been computed.
         """
         captured = self.parts.captured
         gradients = self.gradients
         basis = gradients.subspace
         layout = gradients.layout
         assert layout is not None and basis is not None
-        alone = (
+        # A graph has no exchange with other workers, and only the addresses of one task's gradients.
+        # (Where forward passes are CUDA graphs themselves, these steps run without another one.)
+        one_process = (
             self.workers.size == 1
             and not self.workers.splits_examples
             and not self.workers.splits_columns
         )
-        plain = len(gradients.tasks) == 1 and not self.skips and not self.replayed
-        if basis.rows is None or not alone or not plain or not is_small(layout):
+        one_task = len(gradients.tasks) == 1 and not self.skips
+        supported = one_process and one_task and not self.replayed and is_small(layout)
+        if basis.rows is None or not supported:
             captured.leave_out(basis)
             return None
         ((name, task),) = gradients.tasks.items()
@@ -317,7 +333,9 @@ class Step:
     # --------------------------------------------------------------------------------------- losses
 
     def ask(self, judge: Losses | None) -> None:
-        """Use the judges, whose losses `judge` returns, in this step if they are due."""
+        """Use the judges, whose losses `judge` returns, in this step if they are due. The report
+        then has norms.
+        """
         if self.parts.auto.asks(judge):
             self.judge = judge
             self.norms = True
@@ -330,15 +348,17 @@ class Step:
         *,
         skips: bool = False,
     ) -> None:
-        """Take all losses of a step at once. So it is known which parameters are shared and when a
-        graph may be freed.
+        """Take all losses of a step at once, and fix the basis between the primary and the
+        auxiliary losses. Because all losses are here, it is known which parameters are shared and
+        when a graph may be freed.
 
         `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
         losses_of_tasks = {name: task.loss for name, task in tasks.items()}
-        # `saved` must be cleared before the tasks' backward passes, which free the memory of these
-        # tensors.
+        # If forward passes are CUDA graphs, the forward pass of the primary losses might overwrite
+        # what the tasks' passes have saved, unless `saved` refers to it. `saved` must be cleared
+        # before the tasks' backward passes, which free the memory of these tensors.
         saved = []
         if self.replayed and callable(primary):
             saved = [saved_by_compiled(walk(loss).nodes) for loss in losses_of_tasks.values()]
@@ -372,7 +392,7 @@ class Step:
     ) -> None:
         """Take primary losses; others may follow. `skips`: as for `run`."""
         first = self.gradients.primary_calls == 0
-        self.skips = skips and (first or self.skips)
+        self.skips = skips and (first or self.skips)  # all calls of the step must skip
         with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
             share = self.workers.shares([losses])[0]
@@ -403,18 +423,21 @@ class Step:
         if self.replayed:
             early = _early(self, tasks, shares, graphs)
         gradients = self.gradients
-        begun = gradients.primary_calls > 0 and self.known is not None
-        if begun or gradients.subspace is not None:
+        # In a refresh, the basis waits for a primary call, and for the names of the parameters that
+        # auxiliary losses reach. If no earlier step has shown them, `_take_auxiliary` fixes it.
+        may_fix = gradients.primary_calls > 0 and self.by_auxiliary is not None
+        if may_fix or gradients.subspace is not None:
             self.fix()
         with _recognised(self, losses, graphs):
             for (name, task), share in zip(tasks.items(), shares, strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
 
     def _expect(self, graphs: Iterable[KnownGraph]) -> None:
-        """Note the parameters that auxiliary losses reach before their gradients show it, for a new
-        basis needs them.
+        """In a refresh: note the parameters that auxiliary losses reach before their gradients show
+        it, because the new basis needs them.
 
-        Then the graphs have been walked. In other steps they are remembered, and may have changed.
+        A refresh has walked these graphs. In other steps graphs are only remembered and may have
+        changed, so there only the gradients decide.
         """
         if self.refreshing:
             self.reached = self.reached.union(*[graph.reached for graph in graphs])
@@ -424,7 +447,12 @@ class Step:
     def _take_primary(
         self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph
     ) -> None:
-        """Turn primary losses into gradients, and add them to the new basis in a refresh."""
+        """Turn primary losses (m) into gradients and add these to the step; in a refresh also add
+        the examples to the new basis, if the primary losses build it.
+
+        `share`: this worker's part of the examples of all workers. `graph`: what is known of the
+        losses' graph.
+        """
         gradients = self.gradients
         computed: Sequence[Tensor | None] | None = None
         contributes: Refresh | None = None
@@ -466,8 +494,11 @@ class Step:
             raise _no_reach("primary")
 
     def _begin_basis(self, basis_losses: Losses | None, graph: KnownGraph) -> Refresh | None:
-        """Begin the new basis at the first primary call. Returns it if the primary losses
-        contribute to it.
+        """Begin the new basis at the first primary call of a refresh, which also chooses the
+        parameters that are decomposed.
+
+        Returns the new basis if the losses of this call contribute to it. Returns None if
+        `basis_losses` build it instead, or if it is fixed already.
         """
         gradients = self.gradients
         fixed = gradients.subspace is not None
@@ -477,9 +508,11 @@ class Step:
             return None
         if self.refresh is None:
             by_auxiliary: set[str] | None = self.reached
-            if self.names is None:
+            if (
+                self.names is None
+            ):  # auxiliary losses may follow: earlier steps show what they reach
                 by_auxiliary = self.shared.auxiliary
-            layout, self.known = self.shared.begin(graph.reached, by_auxiliary, self.names)
+            layout, self.by_auxiliary = self.shared.begin(graph.reached, by_auxiliary, self.names)
             gradients.begin(layout)
             self.refresh = self.refresher.start(layout, self.parts.schedule)
         if basis_losses is not None and gradients.primary_calls == 0:
@@ -496,8 +529,12 @@ class Step:
         graph: KnownGraph,
         early: LossGradients | None,
     ) -> None:
-        """Turn an auxiliary loss into its gradient. `early`: the gradient, if it has already been
-        computed.
+        """Turn an auxiliary loss into its gradient and add it to the step. `early`: the gradient, if
+        it has already been computed.
+
+        In a refresh without a primary call so far, the gradient waits for the basis. If only the
+        basis is missing, because it had to be known which parameters this loss reaches, it is fixed
+        here.
         """
         gradients = self.gradients
         computed = early
@@ -514,7 +551,7 @@ class Step:
             raise _no_reach(f"auxiliary {name!r}")
         self.reached = self.reached | reached
         if gradients.subspace is None and gradients.primary_calls:
-            self.fix()  # it had to wait for this loss, which shows the shared parameters
+            self.fix()
         if name not in gradients.tasks:
             eta: Eta | Weights
             if isinstance(task.eta, Eta):
@@ -532,8 +569,9 @@ class Step:
     # ------------------------------------------------------------------------------------ the basis
 
     def fix(self) -> Subspace:
-        """Fix the basis; later gradients are projected onto it. Then use the judges, who also need
-        the shared parameters.
+        """Fix the basis, if it is not fixed yet, and return it; later gradients are projected onto
+        it. Then compute the judges' gradient, if this step uses judges, and add the auxiliary
+        gradients that had to wait for the shared parameters.
         """
         gradients = self.gradients
         new = gradients.subspace is None
@@ -556,7 +594,7 @@ class Step:
         schedule = self.parts.schedule
         layout = self.gradients.layout
         assert self.refresh is not None and layout is not None
-        if self.known is None:
+        if self.by_auxiliary is None:
             # The refresh began before it was known what the auxiliary losses reach. It drops the
             # parameters that they do not reach.
             narrowed = self.shared.narrowed(layout, self._reached_primary, self.reached)
@@ -578,7 +616,9 @@ class Step:
 
     @property
     def _reached_primary(self) -> set[str]:
-        """Parameters that take part, or that the primary losses of this worker reach."""
+        """Names of the parameters that the primary losses of this worker reach, and of all that are
+        decomposed.
+        """
         assert self.gradients.layout is not None
         return self.gradients.primary_rest.keys() | self.gradients.layout.name_set
 
@@ -587,9 +627,8 @@ class Step:
 
 
 def _comparison(combination: Combination, basis: Subspace) -> Comparison:
-    """The numbers of the report. A report may be read after the next refresh, which overwrites
-    `basis.active`.
-    """
+    """Return the numbers of the report."""
+    # A report may be read after the next refresh, which overwrites `basis.active`.
     active = basis.active.clone()
     return Comparison(
         combination.p, combination.square, combination.residual, active, combination.tasks
@@ -602,7 +641,9 @@ def _reported(
     numbers: Comparison | Gathered,
     cosines: Mapping[str, Tensor],
 ) -> Update:
-    """An update with its report, which is computed from the numbers when it is read."""
+    """Return an update, `vector`, with the reports of these tasks, which are computed from the
+    numbers when they are read.
+    """
     reports = {}
     for name in tasks:
         split = partial(split_of, numbers, name)
@@ -623,31 +664,37 @@ def _reported(
 def _computed(
     step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None, *, may_be_empty: bool
 ) -> Iterator[Tensor]:
-    """Yield the per-example primary losses. If a callable computes them for a new basis, the engine
-    observes the block.
+    """Yield the checked per-example primary losses (m), which may be given as a callable.
+
+    If a callable computes them for a new basis, the engine observes the whole block: the forward
+    pass of the callable, and what the caller does with the losses.
 
     `may_be_empty`: the step needs no primary losses, so they may be None.
     """
     refresher = step.refresher
-    scalar = refresher.basis.needs != "jacobian"
+    scalar = refresher.basis.needs != "jacobian"  # then only the mean of the losses is used
     if not callable(primary):
         losses: object = primary
         if primary is None:
-            losses = _nothing(step, needed=not may_be_empty)
+            losses = _without_examples(step, needed=not may_be_empty)
         may_be_empty = may_be_empty or step.workers.size > 1
         yield as_losses(losses, "primary", may_be_empty=may_be_empty, may_be_scalar=scalar)
         return
-    due = step.gradients.subspace is None and basis_losses is None and step.basis_losses is None
+    no_basis_yet = step.gradients.subspace is None
+    builds_basis = no_basis_yet and basis_losses is None and step.basis_losses is None
     watching: AbstractContextManager[Any] = nullcontext()
-    if due and refresher.basis.needs == "jacobian":
+    if builds_basis and refresher.basis.needs == "jacobian":
         watching = refresher.engine.watch(refresher.model)
     with watching:
-        more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
-        yield losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
+        advice = (
+            "return the losses of at least two examples, or put the BatchNorm layers into eval()"
+        )
+        yield losses_of(primary, "primary", advice, step.workers, may_be_scalar=scalar)
 
 
-def _nothing(step: Step, *, needed: bool) -> Tensor | None:
-    """Stand-in losses for None, on a worker without examples or in a step that needs no primary
+def _without_examples(step: Step, *, needed: bool) -> Tensor | None:
+    """Return losses that stand in for None. Where primary losses are `needed`, other workers must
+    have some; if there are no other workers, the result is None. Otherwise it is a vector of no
     losses.
     """
     if needed:
@@ -659,8 +706,9 @@ def _nothing(step: Step, *, needed: bool) -> Tensor | None:
 def _graphs(
     step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False
 ) -> dict[str, KnownGraph]:
-    """Describe the graphs of the losses. Graphs are walked only in a refresh, or if they differ
-    from all earlier ones.
+    """Describe the graphs of the losses, by name. Graphs are walked only in a refresh, where forward
+    passes are CUDA graphs, or if they differ from all earlier ones. `retain_graph`: the user wants
+    to keep all these graphs.
     """
     memory = step.parts.graphs
     graphs = None
@@ -674,8 +722,8 @@ def _graphs(
 
 
 def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
-    """Walk through the graphs of the losses. A graph is retained if a later loss shares a part of
-    it.
+    """Walk through the graphs of the losses and describe them, in their order. A graph is retained
+    if a later loss shares a part of it.
     """
     walked = [walk(loss) for loss in losses.values()]
     named = step.shared.named
@@ -692,8 +740,8 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
 def _recognised(
     step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph]
 ) -> Iterator[None]:
-    """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken
-    for an earlier graph.
+    """Raise a clear error if a pass in the block has failed because a graph was freed too early: it
+    was mistaken for an earlier graph. All graphs are walked from then on.
     """
     try:
         yield
@@ -713,8 +761,8 @@ def _recognised(
 def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, into: Layout | None = None
 ) -> Sequence[Tensor | None]:
-    """The gradients of the mean loss for all trainable parameters. `into`: as for
-    `Workers.gradients`.
+    """Return the gradient of the mean loss for each trainable parameter, None where it is not
+    reached. `into`: as for `gradients_of`.
     """
     parameters = step.shared.parameters
     return step.workers.gradients(
@@ -731,10 +779,10 @@ def _written(
     *,
     into: Layout | None = None,
 ) -> LossGradients:
-    """The gradients of all trainable parameters; those of the shared parameters are written into
-    `flat` if it is given.
+    """Return the gradients of the mean loss for all trainable parameters. For the shared parameters
+    they are written into `flat` (D) if it is given.
 
-    `into`: as for `_gradients`.
+    `retain`: keep the graph. `into`: as for `_gradients`.
     """
     layout = step.gradients.layout
     if flat is None or layout is None:
@@ -751,13 +799,15 @@ def _early(
     shares: Sequence[Share],
     graphs: Mapping[str, KnownGraph],
 ) -> dict[str, LossGradients]:
-    """Compute the gradients of the tasks before a forward pass of the judges or of `basis_losses`.
+    """Compute the gradients of the tasks, by name, before a forward pass of the judges or of
+    `basis_losses`. Returns {} if no such pass is to come in this step.
 
     If forward passes are CUDA graphs, such a pass may overwrite the tensors that the tasks' own
-    passes saved.
+    passes saved. It may overwrite their gradients too, so these are copies.
     """
-    judges = step.judge is not None and step.gradients.judges is None
-    if not judges and (step.basis_losses is None or step.gradients.subspace is not None):
+    judges_to_come = step.judge is not None and step.gradients.judges is None
+    basis_to_come = step.basis_losses is not None and step.gradients.subspace is None
+    if not judges_to_come and not basis_to_come:
         return {}
     early = {}
     for (name, task), share in zip(tasks.items(), shares, strict=True):
@@ -770,7 +820,7 @@ def _early(
 
 
 def _no_reach(what: str) -> ValueError:
-    """The error for a loss of another model, or of frozen parameters only."""
+    """Make the error for a loss of another model, or of frozen parameters only."""
     return ValueError(
         f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learned from it; compute it "
         "from the model given to Guide, and check requires_grad"

@@ -130,9 +130,9 @@ def test_moments_follow_an_exponential_average(steps):
     mean = (decay * cosines).sum(0) / decay.sum()
     count = decay.sum() ** 2 / decay.square().sum()
     variance = (decay * (cosines - mean).square()).sum(0) / decay.sum() * count / (count - 1)
-    assert torch.allclose(record.known[0], mean)
-    assert torch.allclose(record.known[1], variance.sqrt())
-    assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
+    assert torch.allclose(record.statistics[0], mean)
+    assert torch.allclose(record.statistics[1], variance.sqrt())
+    assert torch.allclose(record.statistics[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
 
 
 @given(
@@ -143,9 +143,9 @@ def test_weights_follow_the_documented_rule(centre, noise):
     """The same, number by number, from the sentences in docs/which-weights.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
-    score = record.known[0].tolist()
-    spread = record.known[1].tolist()
-    error = float(record.known[2][3])
+    score = record.statistics[0].tolist()
+    spread = record.statistics[1].tolist()
+    error = float(record.statistics[2][3])
     assume(error > 1e-9)
     for part in range(3):
         difference = score[part] - score[3]
@@ -158,7 +158,7 @@ def test_weights_follow_the_documented_rule(centre, noise):
 def test_a_part_that_always_helps_is_kept_and_one_that_always_harms_is_dropped():
     """Equal scores have a standard error of 0."""
     record = record_of(*[[1.0, 1.0, -1.0, 1.0, 1.0]] * 4)
-    assert record.known[2].tolist() == pytest.approx([0] * 5, abs=1e-6)
+    assert record.statistics[2].tolist() == pytest.approx([0] * 5, abs=1e-6)
     assert record.weights[:2].tolist() == [1, 1]
     assert record_of(*[[-1.0] * 5] * 4).weights.tolist() == [0, 0, 0]
 
