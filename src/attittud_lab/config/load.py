@@ -57,7 +57,11 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def dump(config: Config) -> str:
-    """Write a configuration as YAML that `load` reads back as the same object."""
+    """Write a configuration as YAML that `load` reads back as the same object.
+
+    Entries of compare.strategies and portfolio.candidates inherit what they do not set, so their
+    keys are only written if a user set them or if they differ from the defaults.
+    """
     plain = to_dict(config)
     defaults = to_dict(CandidateConfig(name=""))
     entries = [*config.compare.strategies, *(config.portfolio.candidates or ())]
@@ -107,14 +111,15 @@ def _dotted(location: Sequence[str | int]) -> str:
 def _find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
     """Return the file and line, and the value, of a location.
 
-    Where a part of it does not exist, they are those of the last part that does.
+    Where a part of it does not exist, they are those of the last part that does. A bare scalar that
+    got other settings later has the key "".
     """
     origin = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):
             tree = tree[part]
         elif isinstance(tree, dict):
-            keys = {key: key for key in tree}
+            keys = {key: key for key in tree}  # a key in the tree knows its file and line
             key = keys.get(part, keys.get(""))
             if key is not None:
                 origin = key.origin
@@ -139,7 +144,7 @@ def _compose(text: str, name: str) -> Tree:
             origin += f":{error.problem_mark.line + 1}"
         reason = error.problem or error.context
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
-    # The last three: a character beyond Unicode, and thousands of levels.
+    # The last three come from a character beyond Unicode, or from thousands of levels.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
     if not isinstance(tree, dict):
@@ -225,8 +230,9 @@ def _merged(below: Tree, above: Tree) -> Tree:
     `data.auxiliary={}`.
     """
     tree: Tree = {}
-    newest = {key: key for key in below} | {key: key for key in above}
-    for key in newest.values():
+    # Equal keys of both differ in where they were read: the values here are those of `above`.
+    keys = {key: key for key in below} | {key: key for key in above}
+    for key in keys.values():
         old = below.get(key)
         new = above.get(key)
         if key not in above:
@@ -261,9 +267,9 @@ def _setting(text: str, earlier: Sequence[str]) -> Tree:
         raise ConfigError(f"{shown!r} is not a setting; {example}")
     origin = f"command line ({shown})"
     value = _value(value_text, origin)
-    merges = isinstance(value, dict) and value
+    is_merged = isinstance(value, dict) and value  # anything else replaces the whole path
     undone = [short(other) for other in earlier if other.startswith(f"{path}.")]
-    if undone and not merges:
+    if undone and not is_merged:
         reason = f"replaces all of {short(path)}, including {undone[0]} before it"
         raise ConfigError(f"{shown} {reason}; write {shown} first")
     for key in reversed(keys):
@@ -273,7 +279,7 @@ def _setting(text: str, earlier: Sequence[str]) -> Tree:
 
 
 def _value(text: str, origin: str) -> Any:
-    """Read the value after the `=`.
+    """Read the value after the `=`; no text at all stands for null.
 
     Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it.
     """

@@ -64,7 +64,8 @@ def _path_text(text: str) -> str:
 
 
 def known(kind: str) -> AfterValidator:
-    """Check a name with the loader's check for this kind of name; see `Names` in the loader.
+    """Return a validator that checks names of a kind, such as "basis", with the loader's check for
+    this kind; see `Names` in the loader.
 
     Without such a check every name is allowed.
     """
@@ -111,7 +112,7 @@ class Section:
             return handler(value)
         # The classes that inherit are dataclasses.
         valid = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
-        # The key "" is a bare scalar that got other settings later.
+        # The key "" is a bare scalar, such as `strategy: flip`, that got other settings later.
         value = {key or cls.shorthand: item for key, item in value.items()}
         for key in value:
             if key not in valid:

@@ -121,11 +121,11 @@ def names(kind: str | None = None) -> dict[str, str]:
 
 
 def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
-    """Choose features for data of this kind: those that are named, else what is installed, or in
-    the cache of the hub.
+    """Choose features for data of this kind: those that are named, else all defaults that are
+    installed. Where packages are missing, an encoder in the cache of the hub stands in.
 
     Raises InputError for a name that does not exist, that reads other data, or that lacks a
-    package.
+    package. A default that cannot be tried only gets a line that says why.
     """
     choice = Choice([], [])
     for name in named:
@@ -167,6 +167,7 @@ def absent_encoder(kind: str) -> FeaturesEntry | None:
     """Return the entry whose encoder would be tried on data of this kind if it were fetched from
     the hub; None where an encoder is installed or cached, or could not be read.
     """
+    # The first entry with an encoder decides: each kind of data has at most one by default.
     for entry in _ENTRIES.values():
         if kind in entry.reads and entry.default and entry.on_hub is not None:
             if entry.missing and readable() and not is_cached(entry.on_hub):
@@ -184,7 +185,9 @@ def trained_as(name: str) -> str | None:
 
 
 def find(name: str) -> tuple[FeaturesEntry, tuple[str, ...]]:
-    """Return the entry of a name, and the variable parts of the name."""
+    """Return the entry of a name, and the parts of the name that its class gets, such as FOLDER of
+    hf:FOLDER; the error for an unknown name offers the nearest one.
+    """
     for listed, entry in _ENTRIES.items():
         match = re.fullmatch(entry.pattern or re.escape(listed), name, re.DOTALL)
         if match:
@@ -193,7 +196,9 @@ def find(name: str) -> tuple[FeaturesEntry, tuple[str, ...]]:
 
 
 def build(name: str, kind: str) -> FeatureMap:
-    """Return a new map for data of this kind; it is not fitted yet."""
+    """Return a new map for data of this kind; it is not fitted yet. Missing packages are refused,
+    and so is a map that reads other data.
+    """
     entry, parts = find(name)
     _check_installed(name, entry)
     feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}")(*parts)
@@ -211,11 +216,13 @@ def restore(name: str, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
 
 
 def _other_kind(name: str, reads: str, kind: str) -> InputError:
+    """Return the error for features that read another kind of data than the job has."""
     problem = f"features {name!r} read data of the kind {reads}, not {kind}"
     return InputError(f"{problem}; choose one of {', '.join(names(kind))}")
 
 
 def _check_installed(name: str, entry: FeaturesEntry) -> None:
+    """Refuse features whose packages are missing."""
     if entry.missing:
         problem = f"features {name!r} need {joined(entry.missing)}, not installed here"
         raise InputError(f"{problem}; run: {installing(entry.extra)}")

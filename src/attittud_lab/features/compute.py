@@ -26,7 +26,7 @@ from attittud_lab.output.progress import Progress
 CHUNK = 256
 """Rows in a file. Texts of a chunk are sorted by length, so few tokens are padding."""
 _FORMAT = "features-3"
-_TRIED = 32
+_TRIED = 32  # rows that a forecast computes
 Rows = npt.NDArray[np.float32]
 
 
@@ -38,34 +38,34 @@ def compute(
     progress: Progress | None = None,
 ) -> Matrix:
     """Return one row for each input. Rows that are in `cache_folder` are read, the others computed
-    and kept.
+    and kept. Rows of a map that is not `worth_keeping` are always computed.
 
-    A row depends on its input alone, up to rounding: an encoder computes several rows at once, and
-    which ones these are changes its last bits (in bfloat16 by up to 0.001 of the length of a row).
-    The same inputs in the same order give the same bits from an empty folder, and from a folder
-    that a stopped run left behind.
+    A row depends on its input alone, up to rounding. An encoder computes several rows at once, and
+    the other inputs of a batch change the last bits of a row (in bfloat16 by up to 0.001 of its
+    length). The same inputs in the same order give the same bits from an empty folder, and from a
+    folder that a stopped run left behind.
     """
     feature_map.to(str(device))
     progress = progress or Progress()
-    name = f"features by {feature_map.name}"
+    title = f"features by {feature_map.name}"
     if not feature_map.worth_keeping:
-        progress.phase(name, len(inputs), 0)
+        progress.phase(title, len(inputs), 0)
         return feature_map.transform(inputs, progress)
     folder = _folder(feature_map, cache_folder)
     digests = list(map(digest, inputs))
     rows = _stored(folder, set(digests))
     missing = _missing(inputs, digests, rows)
-    progress.phase(name, len(inputs), len(inputs) - len(missing))
-    names = list(missing)
-    for start in range(0, len(names), CHUNK):
-        chunk = names[start : start + CHUNK]
-        examples = [missing[name] for name in chunk]
+    progress.phase(title, len(inputs), len(inputs) - len(missing))
+    missing_digests = list(missing)
+    for start in range(0, len(missing_digests), CHUNK):
+        chunk = missing_digests[start : start + CHUNK]
+        examples = [missing[key] for key in chunk]
         features = np.asarray(feature_map.transform(examples, progress), dtype=np.float32)
         _write(folder, chunk, features)
         rows.update(zip(chunk, features, strict=True))
     if not digests:
         return feature_map.transform([])
-    return np.stack([rows[name] for name in digests])
+    return np.stack([rows[key] for key in digests])
 
 
 def seconds_for(
@@ -74,9 +74,10 @@ def seconds_for(
     cache_folder: Path,
     device: str | torch.device,
 ) -> float:
-    """Forecast how long `compute` takes, from some of the inputs; those in the cache take no time.
+    """Forecast the seconds that `compute` takes, from some of the inputs; those in the cache take no
+    time.
 
-    The forecast itself computes at most 32 rows, after two that warm up the network.
+    The forecast itself computes at most `_TRIED` rows, after two that warm up the network.
     """
     feature_map.to(str(device))
     examples = inputs
@@ -108,33 +109,37 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
 def _missing(
     inputs: Sequence[Any], digests: Sequence[bytes], rows: Mapping[bytes, Rows]
 ) -> dict[bytes, Any]:
-    """Return the inputs that have no row yet, by their checksum; of equal inputs the first."""
+    """Return the inputs that have no row yet, by their digest; of equal inputs the first."""
     missing: dict[bytes, Any] = {}
-    for name, example in zip(digests, inputs, strict=True):
-        if name not in rows:
-            missing.setdefault(name, example)
+    for key, example in zip(digests, inputs, strict=True):
+        if key not in rows:
+            missing.setdefault(key, example)
     return missing
 
 
-def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:
-    """Return the rows that are on the disk, by the checksum of their input."""
+def _stored(folder: Path, digests: set[bytes]) -> dict[bytes, Rows]:
+    """Return the rows of these digests of inputs that are on the disk, by digest. A damaged file
+    counts as absent.
+    """
     rows: dict[bytes, Rows] = {}
     for path in sorted(folder.glob("*.safetensors")):
         arrays = read_arrays(path)
         if arrays is None:
             continue
-        for key, row in zip(arrays["inputs"], arrays["features"], strict=True):
-            name = key.tobytes()
-            if name in checksums:
-                rows[name] = row
+        for numbers, row in zip(arrays["inputs"], arrays["features"], strict=True):
+            key = numbers.tobytes()
+            if key in digests:
+                rows[key] = row
     return rows
 
 
-def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
-    """Write a chunk. The same rows have the same name, so workers that compute them at the same
-    time do not disturb each other.
+def _write(folder: Path, digests: Sequence[bytes], features: Rows) -> None:
+    """Write the rows of a chunk with the digests of their inputs.
+
+    The name of the file depends on the digests alone, so workers that compute the same rows at the
+    same time do not disturb each other.
     """
-    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), DIGEST_SIZE)
+    keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), DIGEST_SIZE)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
     path = folder / f"{name}.safetensors"
     advice = "choose another folder for the cache"

@@ -109,18 +109,20 @@ class EncoderFeatures(FrozenFeatures):
     def _encode_texts(
         self, network: Any, texts: Sequence[str], progress: Progress | None
     ) -> npt.NDArray[np.float32]:
-        """Return n x width. Texts of similar length share a batch, so few tokens are padding."""
+        """Return n x width, in the order of `texts`. Texts of similar length share a batch, so few
+        tokens are padding.
+        """
         rows = np.empty((len(texts), int(network.config.hidden_size)), dtype=np.float32)
         if not texts:
             return rows
         tokens = self._tokens(list(map(str, texts)))
         order = sorted(range(len(texts)), key=lambda position: len(tokens[position]))
         batch = ON_CPU if self.device == "cpu" else ON_GPU
-        rounded = precision(self.device) == "bfloat16"
+        in_bfloat16 = precision(self.device) == "bfloat16"
         for start in range(0, len(order), batch):
             positions = order[start : start + batch]
             batch_tokens = [tokens[position] for position in positions]
-            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+            with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
                 features = self._batch(network, batch_tokens)
             rows[positions] = features.float().cpu().numpy()
             if progress is not None:
@@ -134,18 +136,21 @@ class EncoderFeatures(FrozenFeatures):
         return list(self._tokenizer(texts, verbose=False, **settings)["input_ids"])
 
     def _most_tokens(self) -> int:
-        """Return how many tokens the encoder reads; RoBERTa numbers positions from after its
-        padding token.
+        """Return how many tokens of a text are read: `TOKENS`, or fewer if the encoder has fewer
+        positions.
         """
         config = self.network.config
         positions = getattr(config, "max_position_embeddings", None) or TOKENS
         if positions < TOKENS + 2:
+            # RoBERTa counts positions from behind the number of its padding token.
             positions -= (getattr(config, "pad_token_id", None) or 0) + 1
         return min(TOKENS, positions, int(self._tokenizer.model_max_length))
 
     @torch.inference_mode()
     def _batch(self, network: Any, tokens: Sequence[list[int]]) -> Tensor:
-        """Return n x width for the token numbers of n texts."""
+        """Return n x width for the token numbers of n texts: the mean of the last hidden states over
+        the tokens of a text, divided by its length.
+        """
         longest = max(1, *map(len, tokens))
         inputs = torch.full((len(tokens), longest), self._tokenizer.pad_token_id or 0)
         mask = torch.zeros(len(tokens), longest)

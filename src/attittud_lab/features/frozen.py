@@ -25,8 +25,11 @@ ON_CPU = 16
 ON_GPU = 256
 WHERE = "features of images"
 """Begins messages about an image that cannot be read."""
-_BLOCK = 1 << 22
-_MAY_DIFFER = ("version", "precision")
+_BLOCK = 1 << 22  # bytes of a file that are read at once
+_MAY_DIFFER = (
+    "version",
+    "precision",
+)  # entries of `plain` that a restored map may have other values of
 
 
 class FrozenFeatures(FeatureMap):
@@ -148,7 +151,7 @@ def encode_images(
         rows.append(features.float().cpu().numpy())
         if progress is not None:
             progress.advance(len(pixels), {})
-    if not rows:
+    if not rows:  # the network is asked how wide a row is
         blank = torch.zeros(1, 3, preparation.size, preparation.size, device=device)
         with torch.inference_mode():
             return np.empty((0, network(blank).shape[1]), dtype=np.float32)

@@ -36,7 +36,8 @@ DIRECTIONS = 9
 LEVELS = 4
 """Levels of each of the three colours."""
 QUARTERS = 2
-_CUT = 0.2
+"""Parts of each side of the image."""
+_CUT = 0.2  # the largest number of a block that was divided by its length
 _BATCH = 256
 
 
@@ -70,7 +71,9 @@ class HistogramFeatures(FeatureMap):
 
 
 def gradients(pixels: Tensor) -> Tensor:
-    """Return n x (blocks * 4 * directions) from n x 3 x H x W in uint8: the blocks of gradients."""
+    """Return histograms of gradients in blocks of cells, n x (4 * directions * blocks), from pixels
+    n x 3 x H x W in uint8.
+    """
     values = pixels.float() / 255
     padded = F.pad(values, (1, 1, 1, 1), mode="replicate")
     across = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]
@@ -80,14 +83,16 @@ def gradients(pixels: Tensor) -> Tensor:
     across = across.gather(1, steepest).squeeze(1)
     down = down.gather(1, steepest).squeeze(1)
     length = torch.hypot(across, down)
+    # Directions count from 0 to DIRECTIONS. The length is divided between the two nearest bins: one
+    # at direction 2.3 goes to bin 2 with share 0.7, and to bin 3 with share 0.3.
     direction = torch.atan2(down, across).remainder(math.pi) / math.pi * DIRECTIONS
     lower = direction.floor()
-    share = direction - lower
-    first = lower.long() % DIRECTIONS
-    second = (first + 1) % DIRECTIONS
+    share_of_upper = direction - lower
+    lower_bin = lower.long() % DIRECTIONS
+    upper_bin = (lower_bin + 1) % DIRECTIONS
     bins = torch.zeros(len(pixels), DIRECTIONS, *length.shape[1:])
-    bins.scatter_add_(1, first.unsqueeze(1), (length * (1 - share)).unsqueeze(1))
-    bins.scatter_add_(1, second.unsqueeze(1), (length * share).unsqueeze(1))
+    bins.scatter_add_(1, lower_bin.unsqueeze(1), (length * (1 - share_of_upper)).unsqueeze(1))
+    bins.scatter_add_(1, upper_bin.unsqueeze(1), (length * share_of_upper).unsqueeze(1))
     cells = F.avg_pool2d(bins, CELL)
     # n x (directions * 4) x blocks: every 2 x 2 cells, which overlap.
     blocks = F.unfold(cells, kernel_size=2)
@@ -97,15 +102,16 @@ def gradients(pixels: Tensor) -> Tensor:
 
 
 def colours(pixels: Tensor) -> Tensor:
-    """Return n x (quarters ** 2 * levels ** 3) from n x 3 x H x W in uint8: roots of shares of
-    colours.
+    """Return the roots of the shares of colours in each quarter of an image,
+    n x (quarters ** 2 * levels ** 3), from pixels n x 3 x H x W in uint8.
     """
     level = pixels.long() * LEVELS // 256
-    number = (level[:, 0] * LEVELS + level[:, 1]) * LEVELS + level[:, 2]
+    colour = (level[:, 0] * LEVELS + level[:, 1]) * LEVELS + level[:, 2]
     side = pixels.shape[2] // QUARTERS
-    parts = number.unfold(1, side, side).unfold(2, side, side).reshape(len(pixels), QUARTERS**2, -1)
+    squares = colour.unfold(1, side, side).unfold(2, side, side)
+    quarters = squares.reshape(len(pixels), QUARTERS**2, -1)
     counts = torch.zeros(len(pixels), QUARTERS**2, LEVELS**3)
-    counts.scatter_add_(2, parts, torch.ones(parts.shape))
+    counts.scatter_add_(2, quarters, torch.ones(quarters.shape))
     return (counts / counts.sum((1, 2), keepdim=True)).sqrt().flatten(1)
 
 

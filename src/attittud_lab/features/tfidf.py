@@ -49,7 +49,10 @@ class TfidfFeatures(FeatureMap):
         self._blocks: dict[str, TfidfVectorizer] = {}
 
     def fit(self, inputs: Sequence[str]) -> None:
-        """Choose the terms and their weights. Labelled texts should come first: see `FITTED_ON`."""
+        """Choose the terms and their weights. Labelled texts should come first: see `FITTED_ON`.
+
+        A block without common terms is left out; without any block the texts are refused.
+        """
         texts = _sample(inputs)
         self._blocks = {}
         for block in _BLOCKS:

@@ -26,7 +26,8 @@ _IMAGES = "a path, bytes of an image file, a PIL image or an array of pixels"
 def table_rows(inputs: Any, features: Features) -> list[Mapping[str, Any]]:
     """Return the rows of a table as mappings of columns to cells.
 
-    `inputs` are mappings, a data frame, or an array for a single column of lists.
+    `inputs` are mappings, a data frame, or an array (n x length) if the only column has lists.
+    Refused are other inputs, and texts with half a character.
     """
     names = [column.name for column in features.columns]
     if isinstance(inputs, (np.ndarray, Tensor)) and inputs.ndim == 2 and len(names) == 1:
@@ -77,12 +78,14 @@ def _check_whole(cell: Any, culprit: str) -> None:
 
 
 def _several(inputs: Any, advice: str) -> list[Any]:
-    """Return the single inputs; the rows of a data frame are mappings."""
+    """Return the single inputs; the rows of a data frame are mappings. A data frame with two columns
+    of one name is refused; `advice` ends the error for what is neither.
+    """
     if isinstance(inputs, (str, os.PathLike, bytes, Image.Image, Mapping)):
         return [inputs]
     names = getattr(inputs, "column_names", getattr(inputs, "columns", ()))
     for name in names:
-        find_column(list(names), name, (), "the data frame")
+        find_column(list(names), name, (), "the data frame")  # refuses a second one of the name
     try:
         if hasattr(inputs, "to_pylist"):  # of pyarrow
             return list(inputs.to_pylist())
@@ -100,7 +103,8 @@ def _cells(inputs: Any, column: str | None, advice: str) -> list[Any]:
     cells = []
     for position, item in enumerate(_several(inputs, advice)):
         cell = item
-        if isinstance(item, Mapping) and set(item) != {"bytes", "path"}:  # an image of the hub
+        is_hub_image = isinstance(item, Mapping) and set(item) == {"bytes", "path"}
+        if isinstance(item, Mapping) and not is_hub_image:
             cell = item[_column(list(item), column, f"input {position}")]
         cells.append(content(cell))
     return cells
@@ -133,7 +137,10 @@ def _image(position: int, item: Any) -> Raw | Image.Image:
 
 
 def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
-    """Return one image or several as n x C x H x W."""
+    """Return one image or several as n x C x H x W; `channels` are those of the model.
+
+    An array with three axes is one image if one of its axes can be the channels, else n grey ones.
+    """
     if pixels.ndim != 3:
         return _stacked(pixels)
     # The rows of one colour image would otherwise be read as grey images.

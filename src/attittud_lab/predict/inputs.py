@@ -115,7 +115,7 @@ class Inputs:
 
     def _image(self, path: Path, root: Path | None) -> Item:
         """Return an image; its true class is the name of its folder below `root`, if it is one of
-        the model's.
+        the model's. Warns if the name is only another spelling of a class.
         """
         self._check_no_columns(str(path))
         folder = ""
@@ -129,12 +129,14 @@ class Inputs:
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
-        """Read images, or tables if there are none or the model reads no images, by name and folder
-        by folder.
+        """Return what `read` returns, for the files below a folder, by name and folder by folder.
+
+        They are images, or parquet files if there are none; for other models they are tables. Warns
+        of files that are left out.
         """
         files = list(files_in(root, root))
-        readable: Sequence[str] = TABLES
-        suffixes: Sequence[str] = TABLES
+        readable: Sequence[str] = TABLES  # what a message names
+        suffixes: Sequence[str] = TABLES  # what is read
         if self.kind == "image":
             readable = (*IMAGES, ".parquet")
             suffixes = (".parquet",)
@@ -159,11 +161,12 @@ class Inputs:
         number = 0
         for batch in batches(path, _ROWS):
             columns = self._columns(batch.column_names, str(path))
+            _, label_column = columns
             names = None
-            if columns[1] is not None:
-                names = class_names(batch, columns[1])
+            if label_column is not None:
+                names = class_names(batch, label_column)
             needed = batch
-            if self.kind != "table":
+            if self.kind != "table":  # the other columns may be large
                 needed = batch.select(list(filter(None, set(columns))))
             for row in needed.to_pylist():
                 number += 1
@@ -211,8 +214,10 @@ class Inputs:
                 yield self._image(as_path(name), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
-        """Return the column of the input (None: all columns), and the column of the label if there
-        is one.
+        """Return the column of the input (None for a table of features, which reads all columns),
+        and the column of the label (None if there is none).
+
+        Refused are a missing input column, a missing column of --label, and columns of one name.
         """
         if not names:
             raise InputError(f"{where}: there are no examples in it; check the file")
@@ -224,7 +229,7 @@ class Inputs:
             raise InputError(f"{problem}; {advice}. Its columns are {listed(names)}")
         if self.kind == "table":
             for name in names:
-                find_column(names, name, (), where)
+                find_column(names, name, (), where)  # refuses a second one of the name
             return None, label
         if column is None:
             problem = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
@@ -249,8 +254,9 @@ class Inputs:
         columns: tuple[str | None, str | None],
         names: list[str] | None,
     ) -> Item:
-        """Return the input in a row. `columns` are those of `_columns`, and `names` the class names
-        of numbers in the label column.
+        """Return the input in a row. `columns` are the two that `_columns` returns, and `names` the
+        class names of numbers in the label column. A cell that is not of the model's kind is
+        refused.
         """
         column, label = columns
         truth = None
@@ -280,7 +286,7 @@ class Inputs:
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
         """Return the classes of a row from its label cell; None without a label, or for a class
-        that the model lacks.
+        that the model lacks. Warns if the label is only another spelling of a class.
         """
         if isinstance(value, list):
             return self._truths(value, names or list(map(str, range(len(value)))))

@@ -81,12 +81,14 @@ def probabilities_of(scores: Tensor, *, several: bool) -> Tensor:
 
 
 def mean_scores(scores: Sequence[Tensor], shares: Sequence[float], *, several: bool) -> Tensor:
-    """Return the scores of a weighted mean of probabilities; the shares add up to 1."""
+    """Return the weighted mean of the probabilities of several models, as scores (n x classes): its
+    logarithm, or with several labels at once its logit. The shares add up to 1.
+    """
     parts = []
     for share, part in zip(shares, scores, strict=True):
         parts.append(share * probabilities_of(part, several=several))
     mean = torch.stack(parts).sum(0)
-    if several:
+    if several:  # both limits keep a probability of 0 finite
         return torch.logit(mean, 1e-7)
     return mean.clamp(min=1e-30).log()
 
@@ -256,7 +258,7 @@ class Model:
         temperature.
         """
         shares = []
-        scores = []
+        scores = []  # of each group of networks, then of each simple model
         for group, examples in zip(self.networks, batch.read, strict=True):
             with enough_memory(
                 self._device, "free some of it, or use another device (--device cpu)"
@@ -278,6 +280,7 @@ class Model:
         """
         if not self.several:
             return [self.classes[number] for number in scores.argmax(1).tolist()]
+        # A probability is above the threshold where score / temperature is above its logit.
         least = float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
         labels = []
         for row in (scores > self.temperature * least).tolist():
@@ -351,7 +354,7 @@ class Model:
             module.to(self._device)
 
     def _example(self) -> Tensor:
-        """Return inputs such as `export` describes them."""
+        """Return three inputs such as `export` describes them, to trace the program with."""
         if self.about.kind == "image":
             return torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
         if isinstance(self._encoder, Features):

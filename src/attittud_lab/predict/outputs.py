@@ -37,7 +37,9 @@ probabilities, n x classes.
 def check_output(
     path: Path | None, inputs: Sequence[str], classes: Sequence[str], *, several: bool
 ) -> None:
-    """Refuse what cannot be written before anything is predicted."""
+    """Refuse an output that cannot be written, before anything is predicted: an unknown format, a
+    folder that is not there, an input file that it would replace, or classes that csv cannot hold.
+    """
     suffix = ".csv"
     if path is not None:
         suffix = path.suffix.lower()
@@ -106,10 +108,12 @@ def _csv(
         if not raw:
             heading = list(map(harmless, heading))
 
+        # The heading is written with the first batch, so an error before it leaves standard output
+        # empty.
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
-            if heading:  # with the first batch: an error before it leaves standard output empty
+            if heading:
                 write_row(heading)
                 heading.clear()
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):

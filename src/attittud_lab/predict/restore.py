@@ -71,7 +71,9 @@ def _blamed(problem: str, advice: str = CURE) -> Iterator[None]:
 
 
 def assemble(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
-    """Return the model of a folder from its weights and what is known about it."""
+    """Return the model of a run folder on the device `where`: its networks, its simple models, and
+    what turns inputs into tensors and features.
+    """
     encoder: Reader | Features | None = None
     if about.kind == "table":
         encoder = _stored_features(folder, about)
@@ -102,7 +104,11 @@ def _reads_as_the_job(member: Member) -> bool:
 def _network_members(
     folder: Path, about: ModelFile, config: Config, total: float
 ) -> list[NetworkMembers]:
-    """Read the networks among the members; those that read texts in their own way form groups."""
+    """Read the networks among the members, in groups that read the same tensors.
+
+    A member with an entry `model` is another network than that of `model:`, and reads texts in its
+    own way. `total` is the sum of the shares of all members, simple models included.
+    """
     # By the name of the model that reads texts in its own way; "" for the reader of `model:`.
     groups: dict[str, list[tuple[Network, float]]] = {}
     readers: dict[str, Reader] = {}
@@ -128,15 +134,19 @@ def _network_members(
     members = []
     for key, group in groups.items():
         networks, shares = zip(*group, strict=True)
-        together = sum(shares)
-        parts = [share / together for share in shares]
-        module = Classifier(networks, parts, several=about.several, temperature=temperature)
-        members.append(NetworkMembers(module, together / total, readers.get(key)))
+        share_of_group = sum(shares)
+        shares_in_group = [share / share_of_group for share in shares]
+        module = Classifier(
+            networks, shares_in_group, several=about.several, temperature=temperature
+        )
+        members.append(NetworkMembers(module, share_of_group / total, readers.get(key)))
     return members
 
 
 def _described(settings: ModelConfig, folder: Path, described: str | None) -> ModelConfig:
-    """Return the settings of a network whose description lies in a folder of the run."""
+    """Return the settings of a network whose description lies in the folder `described` of the run;
+    without such a folder, the settings as they are.
+    """
     if described is None:
         return settings
     return replace(settings, name=f"hf:{folder / described}")
@@ -157,7 +167,7 @@ def _cannot_read(folder: Path, settings: ModelConfig, kind: str) -> InputError:
 
 
 def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:
-    """Read one network from its weights."""
+    """Read one network from its weights; refuses weights of another network or of other classes."""
     weights = load_weights(path)
     advice = "restore the folder from a backup, or train again"
     with _blamed(f"{path}: does not fit model {settings.name}", advice):
