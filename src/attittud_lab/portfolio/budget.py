@@ -4,6 +4,7 @@ allowed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ SHORTEST = 0.25
 """Steps are cut to this share before candidates are left out. Beside simple candidates networks
 are not trained for less.
 """
+MEASURING = 0.25
+"""First steps are timed for no longer than this share of the time, about."""
 FEWEST = 2
 """A plan keeps at least so many candidates: the first one is primary_only."""
 ON_CPU = "30m"
@@ -66,16 +69,25 @@ class Plan:
 
 
 def measure(
-    entries: Sequence[PortfolioCandidate], config: Config, data: Prepared
+    entries: Sequence[PortfolioCandidate],
+    config: Config,
+    data: Prepared,
+    limit: float | None = None,
+    least: int = FEWEST,
 ) -> dict[str, FirstSteps]:
-    """Time the first steps of every candidate on the data of a fold.
+    """Time the first steps of every candidate on the data of a fold. If that takes more than a
+    quarter of `limit` seconds, the candidates after the first `least` ones are not timed.
 
     A candidate that diverges in these steps gets the times of the first one; its trials will show
     whether it also diverges on the folds. primary_only, which comes first, must not diverge.
     """
     timed: dict[str, FirstSteps] = {}
     threads = config.training.threads or 1
-    for entry in entries:
+    began = time.monotonic()
+    for number, entry in enumerate(entries):
+        used = time.monotonic() - began
+        if limit is not None and number >= least and used > MEASURING * limit:
+            break
         settings = config_for(entry, config, config.seed)
         entry_data = data_for(entry, data)
         judges = entry_data.primary.examples
@@ -135,7 +147,7 @@ def plan(
         share = (seconds - fixed) / max(needed(count, 1.0) - fixed, 1e-9)
         return min(1.0, max(0.01, share))
 
-    count = len(entries)
+    count = len(timed)  # candidates that were not timed are left out
     share = 1.0
     if limit is not None and needed(count, share) > limit:
         share = max(SHORTEST, fitting_share(count, limit))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -150,8 +151,14 @@ class Networks:
             threads = self.threads_on(fold)
             lengths = phase_lengths(self.config)
             config = fitted(self.config, setting.folds.smallest, lengths, threads)
-            timed = budget.measure(self.entries, config, fold)
             limit = budget.allowed(config, setting.device, self.part, self.spent)
+            least = budget.FEWEST
+            if self.optional:
+                least = 1
+            began = time.monotonic()
+            timed = budget.measure(self.entries, config, fold, limit, least)
+            if limit is not None:
+                limit = max(0.0, limit - (time.monotonic() - began))
             plan = budget.plan(
                 self.entries,
                 config,

@@ -1,5 +1,8 @@
 """Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import CandidateConfig, Config
+from attittud_lab.portfolio import budget
 from attittud_lab.portfolio.budget import Plan, allowed, plan
 from attittud_lab.portfolio.candidates import PortfolioCandidate, named
 from attittud_lab.training.first_steps import FirstSteps
@@ -75,3 +79,17 @@ def test_the_time_of_simple_candidates_and_of_setting_up_counts():
         (entry.label for entry in entries), FirstSteps({"guided": 0.0}, 0.0, 10.0)
     )
     assert plan(entries, config, 3, timed, None).seconds == 10.0 * 3 * 6
+
+
+def test_timing_the_first_steps_ends_when_a_quarter_of_the_time_is_used(monkeypatch):
+    """The candidates that were not timed are left out."""
+    config, entries = setting("10m")
+    clock = iter(range(0, 1000, 100))  # each look at it is 100 seconds later
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(budget, "first_steps", lambda *_: FirstSteps({"guided": 0.01}, 0.0))
+    monkeypatch.setattr(budget, "data_for", lambda _, data: data)
+    timed = budget.measure(entries, config, SimpleNamespace(primary=Mock()), 1500.0)
+    labels = [entry.label for entry in entries]
+    assert [*timed] == labels[:3]
+    found = plan(entries, config, 3, timed, 1500.0)
+    assert (found.candidates, found.left_out) == (labels[:3], labels[3:])

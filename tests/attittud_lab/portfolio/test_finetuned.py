@@ -232,4 +232,4 @@ def test_the_budget_is_divided_among_learners_of_networks(monkeypatch):
         budget, "plan", lambda *given, **_: plan(*given[:-1], limits.append(given[-1]))
     )
     train("folder", "portfolio.learners=[network, finetuned]", "portfolio.budget=1h")
-    assert limits == pytest.approx([1800, 1800], abs=60)  # simple candidates took some time
+    assert limits == pytest.approx([1800, 1800], abs=300)  # some time was used before
