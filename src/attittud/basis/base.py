@@ -54,10 +54,10 @@ class Refresh:
         return self.earlier + self.share.first
 
     def receive(self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool) -> None:
-        """Count the examples of a primary call before they are added. `count`: examples of all
-        workers.
+        """Count the examples of a primary call before they are added.
 
-        `scaled`: the losses may carry a loss scale.
+        `share`: this worker's part of them. `count`: the examples of all workers. `scaled`: the
+        losses may carry a loss scale. `complete`: no further primary call will contribute.
         """
         if scaled and self.calls == 0:
             self.shrink = _shrink(count)
@@ -92,7 +92,7 @@ class Refresh:
         self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype
     ) -> Tensor:
         """Return some columns of the Gaussian matrix of this refresh, from column number `first`
-        on.
+        on: rows x columns. The caller may overwrite them.
         """
         device = self.layout.device
         if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
@@ -192,29 +192,32 @@ class Sketch(Basis):
         return min(rank, examples)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        """rows += Π_c J_c, with the columns Π_c (k x m) of this call's examples."""
+        """rows += Π_c J_c, with the columns Π_c (k x m) of this call's examples.
+
+        While a quarter of k or fewer examples have come, J_c itself is kept, and multiplied later.
+        """
         m = jacobian.examples
-        count = refresh.rank
+        count = refresh.rank  # rows of Π
         if isinstance(refresh.first, int):
-            if refresh.complete:
+            if refresh.complete:  # all examples together have no more directions than this
                 count = min(count, refresh.first + m)
             elif refresh.first + m <= count // 4:
                 # More examples may follow. As long as there are few, J itself is much smaller than
                 # ΠJ.
                 refresh.hold(jacobian.rows())
                 return
-        if refresh.single is not None:
-            earlier = refresh.gaussian(
+        if refresh.single is not None:  # the examples of earlier calls
+            earlier_weights = refresh.gaussian(
                 count, 0, refresh.single.shape[0], dtype=refresh.single.dtype
             )
             rows = refresh.layout.empty(count).zero_()
-            add_product_(rows, earlier, refresh.single)
+            add_product_(rows, earlier_weights, refresh.single)
             refresh.put(rows)
         weights = refresh.gaussian(count, refresh.first, m, dtype=jacobian.losses.dtype)
         refresh.put(jacobian.left(weights, refresh.rows))
 
     def finish(self, refresh: Refresh) -> Tensor:
-        if refresh.single is not None:
+        if refresh.single is not None:  # fewer examples than rows: a square Π suffices
             count = refresh.single.shape[0]
             square = refresh.gaussian(count, 0, count, dtype=torch.float64)
             refresh.put(transform_(refresh.single, square))
@@ -268,13 +271,14 @@ def orthonormalise_(
     # earlier rows has an inexact direction. So a later row that depends on these rows completely
     # keeps a remainder larger than its own rounding.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
-    is_significant = ~(noise > 1)
+    is_significant = ~(noise > 1)  # NaN counts as significant: `finite` tells of it
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
         is_significant &= torch.arange(rows.shape[0], device=rows.device) < most
     factor = torch.where(is_significant, factor, 0.0)
     inverse = torch.where(is_significant[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
-    # Second pass: removes what rounding left of the earlier directions.
+    # Second pass: removes what rounding left of the earlier directions. The rows now have norm 1 or
+    # 0, so a tolerance of one half tells these apart.
     products = sum_columns(gram(rows))
     correction, inverse = factorise(torch.where(finite, products, 0.0), 0.5)
     transform_(rows, inverse, lower=True)
@@ -333,8 +337,8 @@ def gaussian(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return some columns of the Gaussian matrix of one refresh, from number `first` on: `rows` x
-    `columns`.
+    """Return some columns of the Gaussian matrix of one refresh, from column number `first` on:
+    `rows` x `columns`.
     """
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
     return _normal(*_uniform_pairs(seed, index, rows, first, columns)).to(dtype)
@@ -345,6 +349,9 @@ def _uniform_pairs(
 ) -> Tensor:
     """Two uniform numbers for each entry of the matrices of some refreshes: 2 x ... x rows x
     columns.
+
+    `index` has the numbers of the refreshes: a scalar, or R x 1 x 1. An entry's numbers are a hash
+    of (seed, refresh, row, column).
     """
     key = _splitmix64(index ^ _mixed(seed))
     row = torch.arange(rows, dtype=torch.int64, device=index.device)[:, None]
@@ -378,8 +385,10 @@ class Ahead:
         """By shape and place of a matrix: the first of its refreshes, and the numbers of all."""
 
     def begin(self, number: int, device: torch.device) -> Ahead | None:
-        """Begin refresh `number`. None after a refresh was captured, because only the device counts
-        its replays.
+        """Begin refresh `number`, and return self for use in it.
+
+        Returns None once a refresh was captured: only the device counts its replays, so the number
+        of a later refresh is not known here.
         """
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._captured = True
@@ -391,7 +400,11 @@ class Ahead:
     def normal(
         self, seed: int, rows: int, first: int, columns: int, device: torch.device
     ) -> Tensor:
-        """Return the Gaussian matrix of this refresh: rows x columns."""
+        """Return columns of the Gaussian matrix of this refresh, from column number `first` on:
+        rows x columns, float64.
+
+        If they are not there, the numbers of this and the next refreshes are made and kept.
+        """
         key = (seed, rows, first, columns, device)
         start, numbers = self._made.get(key, (0, None))
         if numbers is None or not 0 <= self._number - start < AHEAD:

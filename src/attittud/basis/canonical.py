@@ -52,16 +52,20 @@ class Coordinates(Subspace):
         judges: Tensor | None,
         primary_weight: float,
     ) -> Update:
-        """Σ_t weight_t (eta_tj a_tj) + primary_weight g_prim, by coordinate j; all vectors are
-        overwritten.
+        """Form Σ_t weight_t (eta_tj a_tj) + primary_weight g_prim, by coordinate j, with the numbers
+        of its report; all vectors are overwritten.
+
+        Tasks with eta="auto" are also compared with the judges' gradient, if there is one. Sums over
+        coordinates are of this worker's coordinates at first, and then summed over the workers in
+        one exchange.
         """
         square = dot(primary, primary)
         compared = None
         if judges is not None:
             compared = Judges(judges, dot(judges, judges), dot(judges, primary))
         splits = {}
-        inners = {}
-        judged = {}
+        inners = {}  # ⟨g_aux, g_prim⟩ of each task
+        judged = {}  # what `_weigh_` collects in `parts`, and ⟨g_aux, g_judge⟩
         for name, task in tasks.items():
             inners[name] = dot(task.gradient, primary)
             parts = None
@@ -74,6 +78,7 @@ class Coordinates(Subspace):
             total.add_(gradient)
         total.add_(primary.mul_(primary_weight))
         if self.workers.splits_columns:
+            # They are summed in place.
             numbers = [square]
             for name, split in splits.items():
                 numbers += [*split, inners[name]]
@@ -85,7 +90,7 @@ class Coordinates(Subspace):
         reports = {}
         cosines = {}
         for name, split in splits.items():
-            inside = split.helpful + split.harmful
+            inside = split.helpful + split.harmful  # ‖g_aux‖², as nothing is neutral
             products = partial(_unchanged, (inside, inners[name], square))
             reports[name] = TaskReport(partial(Split, *split), products)
             if compared is not None and name in judged:
@@ -98,7 +103,7 @@ class Coordinates(Subspace):
 
 
 def _unchanged(products: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """For `partial`: these products are known without further work."""
+    """Return the argument: a report calls a function for its products, but here they are known."""
     return products
 
 

@@ -15,12 +15,13 @@ class Random(Basis):
     needs = "nothing"
 
     def finish(self, refresh: Refresh) -> Tensor:
+        """Draw this worker's columns in chunks, because random numbers need more memory than rows."""
         rows = refresh.layout.empty(refresh.rank)
         size = chunk_size(rows)
-        for at, first in refresh.workers.columns(refresh.layout):
-            for start in range(at.start, at.stop, size):
-                target = rows[:, start : min(start + size, at.stop)]
-                number = first + start - at.start
+        for columns, first in refresh.workers.columns(refresh.layout):
+            for start in range(columns.start, columns.stop, size):
+                target = rows[:, start : min(start + size, columns.stop)]
+                number = first + start - columns.start  # of the first column, in V
                 target.copy_(
                     refresh.gaussian(refresh.rank, number, target.shape[1], dtype=rows.dtype)
                 )

@@ -37,23 +37,23 @@ def qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """`singular` on a GPU: rotates pairs of rows until all rows are orthogonal, UᵀA = SVᵀ.
 
-    Every round pairs all rows, so a round takes a handful of batched operations, however many rows
-    there are.
+    The norms of the rows are then the singular values. Every round pairs all rows, so a round takes
+    a handful of batched operations, however many rows there are.
     """
     # A QR with the longest columns first leaves nearly orthogonal rows if singular values are far
     # apart (Drmac, Veselic).
     order = torch.linalg.vector_norm(matrix, dim=0).sort(descending=True, stable=True).indices
     triangle = householder(matrix[:, order])[1]
     rows, columns = triangle.shape
-    count = rows + rows % 2
+    count = rows + rows % 2  # an odd number of rows gets a row of zeros
     pairs = matrix.new_zeros(count, columns)
     pairs[:rows, order] = triangle
     moved = _next_round(count, matrix.device)
     for _ in range(SWEEPS * max(1, count - 1)):
         both = pairs.view(count // 2, 2, -1)
         inner = both @ both.mT
-        # The angle of at most 45 degrees that makes the two rows orthogonal. A larger angle could
-        # undo earlier rotations.
+        # The angle of at most 45 degrees that makes the two rows x and y orthogonal:
+        # tan 2φ = 2⟨x, y⟩ / (‖x‖² - ‖y‖²). A larger angle could undo earlier rotations.
         gap = inner[:, 0, 0] - inner[:, 1, 1]
         angle = (
             torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs())
@@ -86,7 +86,10 @@ def _next_round(count: int, device: torch.device) -> Tensor:
 
 
 def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`qr` on a GPU, by reflections, one column after the other."""
+    """`qr` on a GPU, by reflections I - n nᵀ with ‖n‖² = 2, one column after the other.
+
+    Each reflection makes the entries of its column below the diagonal zero.
+    """
     rows, columns = matrix.shape
     count = min(rows, columns)
     rest = matrix.clone()

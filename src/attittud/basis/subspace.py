@@ -27,7 +27,9 @@ class TaskVector:
 
     gradient: Tensor
     eta: Eta | Weights
+    """The weights of its three parts."""
     weight: float
+    """The weight of the whole task."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Subspace(ABC):
         """Form the update where V is not stored; all vectors may be overwritten.
 
         `judges`: the judges' gradient. With a stored V, a step forms the update from k-vectors and
-            does not call this.
+        does not call this.
         """
         raise NotImplementedError
 
@@ -149,6 +151,7 @@ def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
     for dtype in dtypes:
         tolerance = max(tolerance, 4 * torch.finfo(dtype).eps)
     squares = products.diagonal()
+    # Squared norms are 1 or 0 up to rounding.
     expected = torch.diag((squares > 0.25).to(products.dtype))
     wrong = ~((products - expected).abs() <= tolerance)
     if not bool(wrong.any()):
@@ -181,7 +184,7 @@ class Stored(Subspace):
         rows.
 
         Until a refresh succeeds, V is zero and every gradient is neutral. At most as many rows are
-        stored as there are examples.
+        stored as there are examples. `active` and `rounding` change with the rows.
         """
         self.finite = finite
         if layout is not None:
@@ -191,6 +194,7 @@ class Stored(Subspace):
             rows.masked_fill_(~finite, 0.0)
         else:
             self._overwrite(rows, finite)
+        # Squared norms are 1 or 0 up to rounding.
         squares = self.workers.sum_columns(self.lengths().square())
         if self.active.shape != squares.shape:
             self.active = torch.zeros_like(squares, dtype=torch.bool)
@@ -240,8 +244,10 @@ class Stored(Subspace):
         return project(self.stored, x)
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
-        """With parts s = Vᵀ(helpful or harmful coordinates) + a multiple of g_prim, sum s² by
-        parameter; the neutral part is the rest.
+        """Sum the squares of the entries of each part over each parameter: parameters x 3.
+
+        The helpful and the harmful part are Vᵀ(helpful or harmful coordinates), plus a multiple of
+        g_prim with `include_mean`. The neutral part is the rest of g_aux.
         """
         rows = self.stored
         p = project(rows, primary)
@@ -253,19 +259,19 @@ class Stored(Subspace):
             tolerance = residual_tolerance(primary.dtype)
             residual = Residual.of(p, dot(primary, primary), tolerance, self.rounding)
             extra = residual.coefficient(a, dot(primary, auxiliary))
-            # The residual points along the primary gradient, so the sign of its coefficient
-            # decides.
+            # g_prim - Vᵀp is one more direction, in which the primary coefficient is positive. So
+            # the auxiliary coefficient is helpful if it is positive, and harmful if negative.
             helpful_vector, helpful_multiple = residual.lift(extra.clamp(min=0))
             harmful_vector, harmful_multiple = residual.lift(extra.clamp(max=0))
             parts = parts + torch.stack([helpful_vector, harmful_vector])
             multiples = torch.stack([helpful_multiple, harmful_multiple])
         squares = []
         views = map(self.layout.views, (rows, primary, auxiliary))
-        for basis, along, gradient in zip(*views, strict=True):
-            in_span = torch.tensordot(parts.to(along.dtype), basis.to(along.dtype), 1).double()
-            both = in_span + multiples.view(2, *[1] * along.ndim) * along.double()
+        for v, g_prim, g_aux in zip(*views, strict=True):
+            in_span = torch.tensordot(parts.to(g_prim.dtype), v.to(g_prim.dtype), 1).double()
+            both = in_span + multiples.view(2, *[1] * g_prim.ndim) * g_prim.double()
             helpful, harmful_part = both
-            neutral = gradient.double() - helpful - harmful_part
+            neutral = g_aux.double() - helpful - harmful_part
             squares.append(
                 torch.stack([part.square().sum() for part in (helpful, harmful_part, neutral)])
             )

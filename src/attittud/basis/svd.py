@@ -32,6 +32,12 @@ class Svd(Basis):
         return min(rank + OVERSAMPLING, examples)
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        """Put the approximate right singular vectors of J, scaled by their singular values, into the
+        rows; with few examples, J itself.
+
+        It begins with rows ΠJ. A power iteration replaces orthonormal rows R by Qᵀ J, where Q is
+        the orthonormal factor of J Rᵀ.
+        """
         m = jacobian.examples
         count = refresh.rank + OVERSAMPLING
         if count >= jacobian.total():
@@ -46,8 +52,8 @@ class Svd(Basis):
             orthonormal_rows(refresh)
             # The QR of all workers' rows, from the QRs of their parts.
             local, triangle = _qr(jacobian.right(rows))
-            every, at = refresh.workers.stack_rows(triangle)
-            weights = local @ _qr(every)[0][at]
+            triangles, at = refresh.workers.stack_rows(triangle)
+            weights = local @ _qr(triangles)[0][at]
             refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
         rows = refresh.sum_examples_()
         orthonormal_rows(refresh)

@@ -56,9 +56,10 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any
 
 
 def attend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Return the result of attention, and its weights (heads averaged, if asked for) or None.
+    """Return the result of attention (T x m x E), and its weights or None if nobody needs them.
 
-    softmax(Q Kᵀ / √d + mask) V for each head, with Q, K and V projected from T x m x E tensors.
+    The result is softmax(Q Kᵀ / √d + mask) V for each head, with Q, K and V projected from T x m x
+    E tensors. The weights are averaged over the heads, if the arguments ask for it.
     """
     heads = arguments["num_heads"]
     length, examples, features = arguments["query"].shape
@@ -68,6 +69,7 @@ def attend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     dropout = 0.0
     if arguments["training"]:
         dropout = arguments["dropout_p"]
+    # torch takes its fused function only where nobody needs the weights; both have bits of their own.
     weights = None
     if arguments["need_weights"]:
         scaled = q * math.sqrt(1.0 / float(size))

@@ -93,7 +93,9 @@ class Loop(Engine):
         """Row by row: out_i += Σ_j weights_ij ∇l_j, one backward pass each, so r passes for r rows."""
         compiled = CUDA_GRAPH_TREES in sys.modules
         ends: Sequence[Tensor | GradientEdge] = layout.parameters
-        if fresh:  # only for copies: torch adds tensors of another type one by one
+        if fresh:
+            # Gradients before their conversion to the parameters' type: a copy converts them too.
+            # (An addition would take tensors of another type one by one.)
             ends = unconverted(losses, layout, layout.parameters)
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
@@ -123,8 +125,8 @@ class Jacobian:
         return self
 
     def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
-        """Ask for the gradients of weight * the sum of the losses too. The caller uses `left` or
-        `rows` once, then no graph.
+        """Ask the next pass for the gradients of weight * the sum of the losses too. Afterwards the
+        caller uses `left` or `rows` once, and the graph no more.
 
         An engine whose passes do not compute such gradients does nothing: `gradients` stays None,
         and the graph is kept.
@@ -199,16 +201,19 @@ class Jacobian:
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
         products = torch.stack(columns, dim=1).double()
-        # (Not while a CUDA graph is captured, because it cannot wait for the device.)
-        if self.engine.second_derivatives is None and not (
-            products.is_cuda and torch.cuda.is_current_stream_capturing()
-        ):
+        # The check waits for the device, which is impossible while a CUDA graph is captured.
+        capturing = products.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self.engine.second_derivatives is None and not capturing:
             self._check_second_derivatives(products, torch.stack(sums).double())
         return products
 
     def _check_second_derivatives(self, products: Tensor, sums: Tensor) -> None:
-        """Compare the sum of J·v over the examples with an ordinary gradient times v. Done once: it
-        waits for the device.
+        """Compare the sum of J·v over the examples with an ordinary gradient times v, for each v.
+
+        `products` is J V (m x l), and `sums` are the ordinary products (l). The result is noted in
+        `engine.second_derivatives`, so that the check, which waits for the device, need not be
+        repeated. If the two differ, this raises UnsupportedError. Nothing is decided where gradients
+        are zero or not finite, or where the difference may be rounding.
 
         A custom autograd.Function whose backward pass does not consist of torch functions (a
         kernel, `no_grad`) silently cuts the graph, so the second derivatives of everything before
@@ -219,11 +224,13 @@ class Jacobian:
         # For heads that start at zero, a later refresh can tell.
         if not bool(torch.isfinite(size) & (size > 0)):
             return
-        if bool(error > 5e-2 * size) and bool(error < 5e-3 * products.abs().sum(0).norm()):
-            # where examples cancel, rounding looks like an error, for example in half precision
-            # after training
+        agrees = bool(error <= 5e-2 * size)
+        # Where examples cancel, rounding looks like an error, for example in half precision after
+        # training. It is small beside the sum without cancellation.
+        may_be_rounding = bool(error < 5e-3 * products.abs().sum(0).norm())
+        if not agrees and may_be_rounding:
             return
-        self.engine.second_derivatives = bool(error <= 5e-2 * size)
+        self.engine.second_derivatives = agrees
         if not self.engine.second_derivatives:
             raise UnsupportedError(
                 "second derivatives are wrong, which happens with a custom autograd.Function"
@@ -261,12 +268,13 @@ def probe(losses: Tensor) -> Tensor:
     without weights. Otherwise, where gradients cancel (often in biases), rounding would look like a
     difference.
     """
-    at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
-    # The fractional parts of successive multiples of the golden ratio are never close to each
-    # other.
+    number = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
+    # The fractional parts of successive multiples of the golden ratio, or of √2, are never close to
+    # each other. They choose the sum among 1/4, 1/2, 1 and 2, and the first row's share of it among
+    # 1/64 to 63/64.
     golden = (math.sqrt(5) - 1) / 2
-    total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
-    first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
+    total = torch.exp2(((number * golden) % 1 * 4).floor() - 2)
+    first = total * (1 + ((number * math.sqrt(2)) % 1 * 63).floor()) / 64
     return torch.stack([first, total - first]).to(losses.dtype)
 
 
@@ -276,7 +284,8 @@ def verify(
     """Raise an error if `product`, weights @ J, differs from the ordinary gradient of the weighted
     losses.
 
-    Returns the names of parameters whose gradients cannot be compared.
+    Returns the names of parameters whose gradients cannot be compared. `half`: as in `differing`.
+    `cure` ends the message of the error.
     """
     # Without autocast, as in the pass that is verified.
     with torch.autocast(jacobian.layout.device.type, enabled=False):
@@ -314,7 +323,8 @@ def differing(
     layout.add_(expected, ordinary, fresh=True)
     is_reached = [gradient is not None for gradient in ordinary]
     del ordinary
-    # The same for float64, because models compute some parts in float32, for example normalisation.
+    # Float64 gets the tolerance of float32, because models compute some parts in float32, for
+    # example normalisation.
     relative = 3e-4
     if half or _rounded(layout):
         relative = 5e-2

@@ -43,7 +43,10 @@ class PerExampleGradient(ABC):
         return self.size
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        """Add weights (k x m) times the gradients to `out`: k x elements in order, or k x shape."""
+        """Add weights (k x m) times the gradients to `out`: k x elements in order, or k x shape.
+
+        At most `budget` elements of gradients are formed at once, or one example's.
+        """
         if self.size == 0:
             return
         for rows in self.parts(budget):
@@ -55,7 +58,9 @@ class PerExampleGradient(ABC):
             del gradients  # freed before the next gradients are formed
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
+        """Inner products with l `vectors` (of the parameter's shape): m x l, float64. `budget`: as in
+        `left`.
+        """
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
         products = []
         for rows in self.parts(budget):
@@ -140,8 +145,9 @@ class Outer(PerExampleGradient):
             super().left(out, weights, budget)
             return
         left, right = self.factors
-        a = left.squeeze(1).to(out.dtype)
-        b = right.squeeze(1).to(out.dtype).flatten(0, 1)
+        a = left.squeeze(1).to(out.dtype)  # m x T x o
+        b = right.squeeze(1).to(out.dtype).flatten(0, 1)  # (m T) x i
+        # As many weighted copies of the left factor as the budget allows are formed at once.
         step = max(1, budget // max(1, a.numel()))
         for target, some in zip(out.split(step), weights.split(step), strict=True):
             weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
@@ -154,6 +160,7 @@ class Outer(PerExampleGradient):
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """⟨G_j, v⟩ = Σ_t ⟨left_jt, v right_jt⟩, so that few vectors need no gradients."""
+        # The costs are compared as in `left`.
         count = len(vectors)
         if count * self.length > self.length + count:
             return super().right(vectors, budget)
@@ -228,7 +235,9 @@ class Pulled(PerExampleGradient):
         out.add_(self._pull(sums).view_as(out))
 
     def _pull(self, gradients: Tensor) -> Tensor:
-        """r x elements of the tensor -> r x shape of the parameter."""
+        """Turn gradients of the tensor (r x its elements) into gradients of the parameter (r x its
+        shape), by one backward pass for each row.
+        """
         starts = (self.tensor,)
         ends = (self.parameter,)
         pulled = gradients.new_zeros(len(gradients), *self.parameter.shape)

@@ -55,6 +55,7 @@ class Hooks(Loop):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
+        """Record the forward pass inside the block. Refuses BatchNorm with statistics of the batch."""
         modules = dict(model.named_modules())
         for name, module in modules.items():
             if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
@@ -89,7 +90,8 @@ class Hooks(Loop):
             )
         self.record.end_forward()
         jacobian = HookedJacobian(self, self.record, losses, layout)
-        if self._is_new(layout) or not jacobian.forms <= self._confirmed:
+        has_new_forms = not jacobian.forms <= self._confirmed
+        if self._is_new(layout) or has_new_forms:
             weights = probe(losses)
             silent = verify(
                 jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=CURE
@@ -100,10 +102,11 @@ class Hooks(Loop):
         return jacobian
 
     def _is_new(self, layout: Layout) -> bool:
-        """Whether a layout has parameters to compare. Those without a usable gradient are compared
-        again 1, 2, 4, 8, ... refreshes later.
+        """Whether a layout has parameters to compare.
 
-        (Not while a CUDA graph is captured, because it cannot wait for the device.)
+        Parameters that had no usable gradient are compared again in the 1st, 2nd, 4th, 8th, ...
+        refresh that has some, which this method counts. They are not compared while a CUDA graph is
+        captured, because it cannot wait for the device.
         """
         if not layout.name_set <= self._compared | self._silent:
             return True
@@ -112,7 +115,7 @@ class Hooks(Loop):
         if layout.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False
         self._refreshes_with_silent += 1
-        return self._refreshes_with_silent.bit_count() == 1
+        return self._refreshes_with_silent.bit_count() == 1  # a power of two
 
 
 class Form(NamedTuple):
@@ -200,15 +203,19 @@ class HookedJacobian(Jacobian):
     # ------------------------------------------------------------------------------------- products
 
     def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
-        # Tensors that are computed from parameters need the graph once more. The passes for J run
-        # without autocast. In float16 another weight would round small gradients differently, or
-        # make products with J overflow. (Calls of other parameters may lie on the way to the
-        # layout's, so all calls count.)
+        """As in `Jacobian`. Such gradients are not given where the pass for J could not serve both
+        purposes.
+        """
+        # The pass for J runs without autocast, but a pass of the caller would run with it.
         if torch.is_autocast_enabled(self.layout.device.type):
             return
         for call in self.record.calls:
+            # In float16 another weight would round small gradients differently, or make products
+            # with J overflow. Calls of other parameters may lie on the way to the layout's, so all
+            # calls count here.
             if call.dtype == torch.float16:
                 return
+            # Tensors that are computed from parameters need the graph once more, after the pass.
             if id(call) in self._asked:
                 if not all(isinstance(tensor, nn.Parameter) for tensor in call.combined):
                     return
@@ -222,7 +229,7 @@ class HookedJacobian(Jacobian):
             out = self.layout.empty(weights.shape[0]).zero_()
         weights = weights.to(out.dtype)
         if self._expected:
-            weights = weights / self._weight  # by which the pass multiplies J
+            weights = weights / self._weight  # because the pass starts with this weight
         targets = self.layout.columns(out)
 
         def visit(parameter: Tensor, per_example: PerExampleGradient) -> None:
@@ -232,7 +239,7 @@ class HookedJacobian(Jacobian):
         return out
 
     def right(self, vectors: Tensor) -> Tensor:
-        self._expected = ()  # whose weight only `left` takes back
+        self._expected = ()  # here every loss must have weight 1
         shape = (self.examples, len(vectors))
         device = self.layout.device
         products = torch.zeros(shape, dtype=torch.float64, device=device)
@@ -248,7 +255,11 @@ class HookedJacobian(Jacobian):
     # ------------------------------------------------------------------------------------- one pass
 
     def _sweep(self, visit: Visit) -> None:
-        """Run a backward pass, and visit each parameter with its gradients in each call."""
+        """Run a backward pass, and visit each parameter with its gradients in each call.
+
+        A tensor that was computed from parameters waits until the pass is over. Then each of these
+        parameters is visited, with gradients that are pulled back through that computation.
+        """
         computed: list[tuple[Tensor, PerExampleGradient]] = []
 
         def on_call(call: Call, gradient: Tensor) -> None:
@@ -272,9 +283,9 @@ class HookedJacobian(Jacobian):
         visit: Visit,
         computed: list[tuple[Tensor, PerExampleGradient]],
     ) -> None:
-        """Form the per-example gradients of a call.
+        """Form the per-example gradients of a call, and visit its parameters with them.
 
-        Those of tensors that were computed from parameters wait in `computed`.
+        Gradients of tensors that were computed from parameters are added to `computed` instead.
         """
         try:
             arguments = call.arguments | call.data()
@@ -326,7 +337,11 @@ def _refusal(described: str, why: str) -> UnsupportedError:
 
 
 def _leading_to(nodes: set[Any], start: Any) -> dict[Any, bool]:
-    """By node of a graph: whether a path of at least one step leads to one of `nodes`."""
+    """Return, for each node behind `start`, whether a path of at least one step leads to one of
+    `nodes`.
+
+    The search goes depth first with a stack of its own, since graphs are deeper than Python recurses.
+    """
     leads_on: dict[Any, bool] = {}
     stack = [start]
     while stack:
@@ -336,7 +351,7 @@ def _leading_to(nodes: set[Any], start: Any) -> dict[Any, bool]:
         if unknown:
             stack += unknown
             continue
-        stack.pop()
+        stack.pop()  # all following nodes are decided
         leads_on[node] = any(later in nodes or leads_on[later] for later in following)
     return leads_on
 

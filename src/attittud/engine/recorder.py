@@ -208,9 +208,10 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run a function, and record it if it is one of parameters and data.
+        """Run a function, and record the call if it combines parameters with data.
 
-        Results of shared tensors alone are shared too; other results depend on the examples.
+        Results of shared tensors alone are shared too; other results depend on the examples. A
+        parameter that is repeated for every example is recorded as well.
         """
         kwargs = kwargs or {}
         if not (self._forward or self._repeats):
@@ -227,6 +228,7 @@ class Recorder(TorchFunctionMode):
             tensors = tensors_in((*args, *kwargs.values()))
         shared = [tensor for tensor in tensors if id(tensor) in self._shared.tensors]
         combined = [tensor for tensor in shared if id(tensor) in self._shared.sources]
+        # The index of an embedding counts as data even if it is a buffer, unless it holds positions.
         looks_up = func is F.embedding and not _same_for_all(tensors[0])
         meets_data = looks_up or len(shared) < len(tensors)
         if combined and meets_data and torch.is_grad_enabled():
@@ -258,7 +260,9 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         combined: list[Tensor],
     ) -> Any:
-        """Run a function of parameters and data, and record the call."""
+        """Run a function of parameters and data, and record the call; without a rule for it, a
+        refusal.
+        """
         if function in _CAST and args:
             args = (_cast(args[0]), *args[1:])
         shared_ids = self._shared.tensors.keys()
@@ -278,7 +282,7 @@ class Recorder(TorchFunctionMode):
                 arguments[name] = None
                 if name in rule.needed:
                     needed[name] = value
-        # This comes before the call, because the call itself may overwrite the data.
+        # The data are kept before the call, because the call itself may overwrite them.
         if needed and packs_saved_tensors():
             self._repeats = True
             later = _packed(needed)
@@ -299,7 +303,10 @@ class Recorder(TorchFunctionMode):
         data: Data,
         result: Tensor,
     ) -> None:
-        """Record a call, with a hook now: its result may be overwritten in place later."""
+        """Record a call, and hook its result, which tells the backward pass of its gradient.
+
+        The hook is added now, because the result may be overwritten in place later.
+        """
         if not self._forward or not result.requires_grad:
             return
         whole = _whole(result)

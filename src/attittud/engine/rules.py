@@ -196,7 +196,10 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
 
 
 def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gradients:
-    """weight * normalised + bias, over the channels or over the last `features` dimensions."""
+    """weight * normalised + bias, over the channels or over the last `features` dimensions.
+
+    `normalised` computes the normalised input again, once the weight's gradient is needed.
+    """
     g = use.by_example(use.gradient)
     dims = [1, *range(3, g.ndim)]
     if features:
@@ -210,7 +213,7 @@ def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gr
 
 
 def layer_norm(use: Use) -> Gradients:
-    """Normalises over the last dimensions, which `normalized_shape` lists."""
+    """Normalises over the last dimensions, whose sizes are `normalized_shape`."""
     shape = use["normalized_shape"]
     x = use["input"]
     eps = use["eps"]
@@ -234,18 +237,19 @@ def group_norm(use: Use) -> Gradients:
 
 
 def instance_norm(use: Use) -> Gradients:
-    # The statistics are running statistics or those of a single example, never those of the batch.
-    single = use["use_input_stats"]
+    """Normalises channels by statistics of the single example, or by running statistics."""
+    of_example = use["use_input_stats"]
     mean = var = None
-    if not single:
+    if not of_example:
         mean = use["running_mean"]
         var = use["running_var"]
     x = use["input"]
     eps = use["eps"]
-    return _affine(use, lambda: F.instance_norm(x, mean, var, None, None, single, 0.0, eps))
+    return _affine(use, lambda: F.instance_norm(x, mean, var, None, None, of_example, 0.0, eps))
 
 
 def batch_norm(use: Use) -> Gradients:
+    """Normalises channels by running statistics; statistics of the batch are refused."""
     if use["training"]:
         raise UnsupportedError("it normalises by statistics of the batch")
     x = use["input"]
@@ -299,6 +303,7 @@ class Rule(NamedTuple):
 def _rule(
     gradients: Callable[[Use], Gradients], arguments: dict[str, Any], data: str = "input"
 ) -> Rule:
+    """Return a rule for a function with one argument of data, whose value the gradients need."""
     return Rule(gradients, arguments, (data,), (data,))
 
 
@@ -352,7 +357,9 @@ def rule_for(
     for name, value in arguments.items():
         # A missing argument is found by identity, because comparing a tensor by value takes a
         # hundred times as long.
-        if value is ... or (id(value) in data) > (name in rule.data):
+        is_missing = value is ...
+        is_unexpected_data = id(value) in data and name not in rule.data
+        if is_missing or is_unexpected_data:
             return None
     if rule.gradients is matmul and arguments["other"].ndim != 2:
         return None

@@ -19,8 +19,11 @@ __all__ = ["Workers", "connect"]
 def connect(
     model: nn.Module, process_group: dist.ProcessGroup | None, describe: Callable[[], str]
 ) -> tuple[nn.Module, Workers]:
-    """Return the module that holds the parameters, and its workers. `describe` returns what must be
-    equal on all workers.
+    """Return the module that holds the parameters, and its workers; refuses DeepSpeed and FSDP of
+    version 1.
+
+    `describe` returns what must be equal on all workers. Without a `process_group`, replicas use
+    the group of the DistributedDataParallel that wraps the model or a part of it.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     for module in model.modules():

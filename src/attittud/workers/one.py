@@ -22,7 +22,7 @@ from attittud.engine.base import Engine, Jacobian
 
 def uses_shards(model: nn.Module) -> bool:
     """Whether FSDP2 has sharded the model, a part of it, or a larger model that it belongs to."""
-    sharded_modules = fsdp_modules(model)  # of larger models too
+    sharded_modules = fsdp_modules(model)  # those of larger models too
     if not set(sharded_modules).isdisjoint(model.modules()):
         return True
     # The model may be an unsharded part of a larger model. Looking for shards is not enough:
@@ -106,7 +106,8 @@ class Workers:
         auxiliary losses.
 
         `reset`: a refresh begins, so the workers exchange these sets again. `tasks`: the names of
-            the auxiliary losses, once all losses of the step are known.
+        the auxiliary losses, once all losses of the step are known. A single process returns its
+        own sets; it warns once if torch.distributed has other workers, which it does not use.
         """
         if not self._looked_for_others and dist.is_available() and dist.is_initialized():
             size = dist.get_world_size()
@@ -132,7 +133,7 @@ class Workers:
         return x
 
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
-        """Sum k-vectors and inner products over all workers, in one exchange."""
+        """Sum k-vectors and inner products over all workers, in place and in one exchange."""
         if not parts or self.size == 1:
             return
         flat = torch.cat([part.reshape(-1) for part in parts])
@@ -151,8 +152,10 @@ class Workers:
     def rest(
         self, updates: dict[str, Tensor], named: Named
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return the updates of the parameters `named`, which are not decomposed, and a tensor to
-        be summed over workers.
+        """Return the updates of the parameters `named`, which are not decomposed.
+
+        If they still have to be summed over the workers, they are views of one tensor, which is
+        also returned; else None.
         """
         return updates, None
 
@@ -196,8 +199,8 @@ class Workers:
             for name, part, shape in zip(layout.names, columns, layout.shapes, strict=True):
                 by_name[name] = part.view(len(part), *shape)
             saved = by_name
-        like = saved[layout.names[0]]
-        rows = torch.empty(like.shape[0], layout.size, dtype=like.dtype, device=layout.device)
+        first = saved[layout.names[0]]
+        rows = torch.empty(first.shape[0], layout.size, dtype=first.dtype, device=layout.device)
         for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):
             view.copy_(self.part(parameter, saved[name]))
         return rows

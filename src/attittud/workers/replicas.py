@@ -95,7 +95,9 @@ class Group(Workers):
             )
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        """Exchange the numbers of examples of all losses: size x losses integers."""
+        """Return this worker's share of the examples of each loss, from an exchange of their numbers:
+        size x losses integers.
+        """
         # A scalar counts as one example, so it is averaged over the workers as in
         # DistributedDataParallel.
         counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
@@ -212,31 +214,38 @@ class Replicas(Group):
             asked = (every, sorted(tasks))
         if self._agreed is not None and self._agreed[0] == asked:
             return self._agreed[1:]
-        reached = torch.tensor(
+        reached_here = torch.tensor(
             [list(map(primary.__contains__, every)), list(map(auxiliary.__contains__, every))]
         )
-        message = torch.cat([self._guide_prints(named), reached.view(-1).int().to(self.device)])
+        # One exchange of integers: a fingerprint from each worker, how many workers' losses reach
+        # each parameter, and sometimes the checksums of the parameters.
+        message = torch.cat(
+            [self._guide_prints(named), reached_here.view(-1).int().to(self.device)]
+        )
         compares = reset or not self._compared
         if compares:
             message = torch.cat([message, self._checksums(named)])
         summed = self.all_reduce_(message, "what the losses reach").cpu()
-        self._check_same(summed[: self.size])
-        rows = summed[self.size : self.size + 2 * len(every)].view(2, -1) > 0
+        lengths = [self.size, 2 * len(every), len(summed) - self.size - 2 * len(every)]
+        prints, reaching_workers, checksums = summed.split(lengths)
+        self._check_same(prints)
+        reached = reaching_workers.view(2, -1) > 0
         if compares:
-            self._compare(summed[self.size + 2 * len(every) :])
-        primary = set(compress(every, rows[0].tolist()))
-        auxiliary = set(compress(every, rows[1].tolist()))
-        if asked is not None and bool(rows.any(0).all()):
+            self._compare(checksums)
+        primary = set(compress(every, reached[0].tolist()))
+        auxiliary = set(compress(every, reached[1].tolist()))
+        reach_all = bool(reached.any(0).all())
+        if asked is not None and reach_all:
             self._agreed = (asked, primary, auxiliary)
         return primary, auxiliary
 
     def _checksums(self, named: Named) -> Tensor:
-        """Two checksums of the parameters at this worker's position and zeros elsewhere, as the
-        bits of float64 numbers.
+        """Return two checksums of the parameters at this worker's position and zeros elsewhere:
+        the bits of size x 2 float64 numbers, as int32.
 
-        They are Σ ‖p‖², and the sum of all rows of parameters, each with a weight of its own: other
-        signs, another order, or weights that were turned (orthogonal ones of another seed) have the
-        same norms.
+        The first is Σ ‖p‖². The second sums the rows of all parameters, each with a weight of its
+        own. It tells parameters with equal norms apart: with other signs, in another order, or
+        turned (orthogonal matrices of another seed).
         """
         checksums = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
         parameters = [parameter.detach() for _, parameter in named if parameter.numel()]

@@ -84,11 +84,13 @@ class Shards(Group):
         return self.all_reduce_(x, "k-vectors", groups=self.groups[:1])
 
     def columns(self, layout: Layout) -> Iterator[tuple[slice, int]]:
-        """FSDP2 gives each worker consecutive rows of a parameter, ⌈rows / shards⌉ of them as long
-        as there are any.
+        """Yield this worker's columns of each parameter, with the number of the first one in V.
+
+        FSDP2 gives each worker consecutive rows of a parameter, ⌈rows / shards⌉ of them as long as
+        there are any.
         """
-        at = 0  # among this worker's columns
-        before = 0  # columns of V, of all workers
+        at = 0  # this worker's columns of earlier parameters
+        before = 0  # all workers' columns of earlier parameters
         for name, parameter in layout.named:
             assert isinstance(parameter, DTensor)
             dimension = _shard_dimension(parameter)
@@ -101,8 +103,10 @@ class Shards(Group):
             rows = 1
             if parameter.ndim:
                 rows = parameter.shape[0]
+            # The rows of this parameter that workers with lower numbers hold.
             skipped = min(rows, self.shard * math.ceil(rows / self.shards))
-            yield slice(at, at + length), before + skipped * (parameter.numel() // max(rows, 1))
+            columns_per_row = parameter.numel() // max(rows, 1)
+            yield slice(at, at + length), before + skipped * columns_per_row
             at += length
             before += parameter.numel()
 
@@ -115,8 +119,10 @@ class Shards(Group):
         retain_graph: bool,
         into: Layout | None = None,
     ) -> Sequence[Tensor | None]:
-        """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the
-        old `.grad`.
+        """Return this worker's shards of the gradient of Σ weights_i losses_i, averaged over the
+        workers; None for a parameter that it does not reach.
+
+        They come from `.grad` after a backward pass of all workers. The old `.grad` is restored.
         """
         self._check_reduction()
         every = [*(parameter for _, parameter in self.named), *self._inputs(losses)]
@@ -139,7 +145,7 @@ class Shards(Group):
             return shards
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
-        """Tensors other than parameters that require a gradient, such as the embeddings of a frozen
+        """Leaves of a graph other than parameters that require a gradient, such as the embeddings of a frozen
         model with adapters.
         """
         if self._walked is None or self._walked[0]() is not loss:
@@ -198,12 +204,11 @@ class Shards(Group):
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):
-            # (A mesh that was saved and loaded is not equal to the original mesh, so only the
-            # shapes are compared. `state_owner` makes sure that the shards are this worker's own.)
-            if (
-                rows.device_mesh.shape == self.mesh.shape
-                and _shard_dimension(rows) == _shard_dimension(parameter) + 1
-            ):
+            # A mesh that was saved and loaded is not equal to the original mesh, so only the shapes
+            # are compared. `state_owner` makes sure that the shards are this worker's own.
+            same_mesh = rows.device_mesh.shape == self.mesh.shape
+            same_dimension = _shard_dimension(rows) == _shard_dimension(parameter) + 1
+            if same_mesh and same_dimension:
                 return local(rows)
             rows = rows.full_tensor()
         chunks = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
@@ -242,8 +247,8 @@ class _Joint(Jacobian):
         self.share = share
 
     def _one_hot(self, example: int) -> Tensor:
-        """Weights that select one example among all workers: all zero on a worker that does not
-        have this example.
+        """Return weights (m) that select one example, by its number over all workers; all are zero
+        on a worker that does not have it.
         """
         local = example - int(self.share.first)
         weights = torch.zeros_like(self.losses)
@@ -259,6 +264,7 @@ class _Joint(Jacobian):
         if out is None:
             out = self.layout.empty(weights.shape[0])
         for row, target in zip(weights, out, strict=True):
+            # FSDP2 averages over the workers, but we need the sum.
             scaled = (row * self.workers.size).to(self.losses.dtype)
             gradients = self.workers.gradients(
                 self.losses, scaled, self.layout.parameters, retain_graph=True

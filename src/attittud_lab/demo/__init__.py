@@ -85,7 +85,7 @@ Cell = tuple[str, str, int]
 
 
 def config(cell: Cell, steps: int) -> Config:
-    """Return the configuration of a run."""
+    """Return the configuration of a run with this many guided steps."""
     row, quality, seed = cell
     settings = ROWS[row][1] or [f"strategy={row}"]
     noise = f"data.auxiliary.others.label_noise={QUALITIES[quality]}"
@@ -117,7 +117,10 @@ def job_of(cell: Cell, steps: int, folder: Path) -> Job:
 def run_all(
     seeds: int, steps: int, workers: int, folder: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Run the demo and return a comparison with a table for every quality."""
+    """Run the demo and return a comparison with a table for every quality.
+
+    Rows that ignore the auxiliary data are trained in the first quality alone.
+    """
     first, *others = QUALITIES
     jobs = []
     # Seed by seed, so that the time of the finished runs says how long the others will take.
@@ -132,7 +135,7 @@ def run_all(
         for job, (result, seconds) in place.run(jobs, progress):
             results[job.arguments[0]] = result
             processor += seconds
-    # These ignore the auxiliary data, so one quality stands for all.
+    # The rows in ALONE ignore the auxiliary data, so their runs of one quality stand for all.
     for row, quality, seed in product(ALONE, others, range(seeds)):
         if row in ROWS:
             results[row, quality, seed] = results[row, first, seed]
@@ -168,7 +171,10 @@ def run_all(
 def _comparison(
     quality: str, seeds: int, folder: Path, results: dict[Cell, RunResult]
 ) -> dict[str, Any]:
-    """Return the comparison of all rows in one quality, as `attittud compare` writes it."""
+    """Return the comparison of all rows in one quality, as `attittud compare` writes it.
+
+    The costs of a row are seconds for each of the guided steps that primary_only makes.
+    """
     usual_steps = results[PRIMARY_ONLY, quality, 0].steps
     settings = load(CONFIG, [f"compare.seeds={seeds}"])
     runs = {}
@@ -179,7 +185,7 @@ def _comparison(
         trained = list(runs[row].values())
         if trained[0].steps:
             each, later = costs(trained)
-            # A row with several runs costs as much as all of them.
+            # A row whose result needs several trainings makes more steps, and costs more.
             each *= trained[0].steps / usual_steps
         else:  # a simple learner makes no steps
             each = median_low(run.seconds for run in trained) / usual_steps
@@ -202,8 +208,10 @@ def own_options(text: str) -> str:
 
 
 def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for
-    primary_only itself.
+    """Return the cells of each row, by its label: one triple of texts for each table.
+
+    A triple has the accuracy, the mark, and the difference to primary_only; the last two are empty
+    for primary_only itself.
     """
     cells: dict[str, list[tuple[str, str, str]]] = {}
     for table in result["tables"]:
@@ -247,7 +255,11 @@ def rich_table(result: Mapping[str, Any]) -> Table:
 
 
 def conclusions(result: Mapping[str, Any]) -> list[str]:
-    """Say what the table shows, in words that follow from its marks alone."""
+    """Say what the table shows, in lines that follow from its marks alone.
+
+    They count the marks of each column, compare the portfolio with the simple learner, and name the
+    rows without a loss. With too few seeds for an interval, one line says so instead.
+    """
     cells = grid(result)
     del cells[PRIMARY_ONLY]
     unharmed = []

@@ -94,8 +94,9 @@ def pretrained(kind: Kind) -> list[str]:
 
 
 def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
-    """The entry of a name, and the variable parts of the name. A missing folder is noticed when it
-    is opened.
+    """Return the entry whose pattern fits a name, and the parts of the name that its groups match.
+
+    A folder in a name need not exist: that shows when it is opened.
     """
     for entry in _ENTRIES.values():
         match = re.fullmatch(entry.pattern, name, re.DOTALL)

@@ -48,6 +48,7 @@ class HFWords:
     """A Hugging Face tokenizer without its own settings for padding and truncation."""
 
     def __init__(self, tokenizer: Any) -> None:
+        """Find the tokens that frame every text, by encoding a word with and without them."""
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
         self.pad = int(tokenizer.pad_token_id)
@@ -90,6 +91,10 @@ class Encoder(TextBody):
     """An encoder whose last hidden states are averaged over the tokens."""
 
     def __init__(self, model: Any, tokenizer: Any, stored: dict[str, Tensor] | None = None) -> None:
+        """Wrap a network of transformers, whose pooler is removed.
+
+        `stored` are the weights of a masked-word head that came with it.
+        """
         super().__init__()
         self.model = model
         if getattr(model, "pooler", None) is not None:
@@ -101,12 +106,11 @@ class Encoder(TextBody):
         self.vocabulary = int(model.config.vocab_size)
         self.eps = float(getattr(model.config, "layer_norm_eps", 1e-12))
         self.pad = words.pad
-        self.mask = self.pad
+        self.mask = self.pad  # for a tokenizer without a mask
         if tokenizer.mask_token_id is not None:
             self.mask = int(tokenizer.mask_token_id)
         self.special = tuple(map(int, tokenizer.all_special_ids))
         self.stored_head = stored or {}
-        """The weights of a masked-word head that came with the encoder."""
         # The tokens at the borders of every text; None where the tokenizer marks no border.
         self.starts = next(iter(words.prefix), None)
         self.ends = next(reversed(words.suffix), None)
@@ -117,7 +121,7 @@ class Encoder(TextBody):
 
     @property
     def table(self) -> Tensor:
-        return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]  # the same
+        return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]  # modules return Any
 
     @property
     def packs(self) -> bool:
@@ -125,6 +129,7 @@ class Encoder(TextBody):
         return self.first is not None and (self.starts is not None or self.ends is not None)
 
     def segments(self, inputs: Tensor) -> Tensor:
+        """Number the texts of each row by the tokens that frame them: n x L, from 1; 0 for padding."""
         if not self.packs:
             return super().segments(inputs)
         if self.starts is not None:
@@ -135,45 +140,55 @@ class Encoder(TextBody):
         return torch.where(inputs.ne(self.pad), number, 0)
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        # n x L, 0 for padding.
         present = (inputs != self.pad).long() if segments is None else segments
         if self.first is None:
             output = self.model(input_ids=inputs.long(), attention_mask=(present > 0).long())
             states: Tensor = output.last_hidden_state
             return states
-        # Given in full: transformers would otherwise read the mask on the host, and share positions
-        # among all rows.
+        # Positions and a mask are given in full: otherwise transformers would read the mask on the
+        # host, and give all rows the same positions.
         positions = _positions(present, restart=segments is not None) + self.first
         return _states(self.model, inputs.long(), present, positions)
 
 
 def _positions(segments: Tensor, *, restart: bool) -> Tensor:
-    """n x L, counted from 0 in every row, or with `restart` in every text of a row."""
+    """Return the position of each token: n x L, counted from 0 in every row, or with `restart` in
+    every text of a row.
+    """
     index = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     if not restart:
         return index
-    new = segments != segments.roll(1, dims=1)
-    return index - (index * new).cummax(1).values
+    begins = segments != segments.roll(1, dims=1)  # (in a row of one text nowhere)
+    # The index of the latest beginning is subtracted.
+    return index - (index * begins).cummax(1).values
 
 
 def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
-    """n x L x features; tokens attend to their own segment alone."""
-    other = segments.unsqueeze(1) != segments.unsqueeze(2)
-    bias = (other.to(model.dtype) * FAR).unsqueeze(1)
-    return model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state  # type: ignore[no-any-return]  # the same
+    """Return n x L x features, from token numbers, segments and positions (n x L each).
+
+    Tokens attend to their own segment alone.
+    """
+    is_elsewhere = segments.unsqueeze(1) != segments.unsqueeze(2)
+    bias = (is_elsewhere.to(model.dtype) * FAR).unsqueeze(1)  # n x 1 x L x L, for all heads
+    return model(input_ids=inputs, attention_mask=bias, position_ids=positions).last_hidden_state  # type: ignore[no-any-return]  # modules return Any
 
 
 @torch.no_grad()
 def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
-    """Found by a trial: two texts in one row, with our masks and positions, must give the same as
-    each text alone.
+    """Return the number that the model gives to a text's first position; None if it does not take
+    our masks and positions.
+
+    This is found by a trial: two texts in one row, with our masks and positions, must give the same
+    as each text alone. `special` are token numbers that the trial avoids.
     """
     words = sorted(set(range(int(model.config.vocab_size))) - {pad, *special})[:4]
     if not words:
         return None
     most = int(getattr(model.config, "max_position_embeddings", None) or TRIED)
-    longest = min(TRIED, most - pad - 1)
+    longest = min(TRIED, most - pad - 1)  # RoBERTa's positions begin behind the padding token
     row = torch.tensor([(words * TRIED)[:longest]])
-    segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])
+    segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])  # a text of 3 tokens, then the rest
     training = model.training
     model.eval()
     try:
@@ -245,6 +260,7 @@ class HFFolder:
     """
 
     def __init__(self, name: str, place: str | None = None) -> None:
+        """Find the folder; an error says what to do if there is none. Nothing is loaded yet."""
         self.name = name
         self.path = local(name).expanduser()
         self.place: str | None = None
@@ -257,7 +273,9 @@ class HFFolder:
         from huggingface_hub import snapshot_download
 
         if not self.path.exists():
-            try:  # by its path: with a name the library would ask the network for some files
+            # Models are loaded by this path: with a name transformers would ask the network for some
+            # files.
+            try:
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
                 if place is not None:
@@ -271,8 +289,10 @@ class HFFolder:
                 ) from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
-        """Load an object of an Auto class, without the network and without running code of the
-        folder.
+        """Load an object with the Auto class `kind` of transformers, without the network and without
+        running code of the folder.
+
+        `what` names the object in the error for a folder from which it cannot be loaded.
         """
         try:
             with quietly():
@@ -284,14 +304,16 @@ class HFFolder:
             raise self.failed(what, one_line(error, 200)) from None
 
     def network(self, settings: Any, *, pretrained: bool) -> Any:
-        """Return the network with its weights, or with random ones."""
+        """Return the network in float32, with its stored weights if `pretrained`, else with random
+        ones. `settings` is its configuration object.
+        """
         if pretrained:
             return self.load(
                 "the network", "AutoModel", config=settings, use_safetensors=True
             ).float()
         try:
             return self._transformers.AutoModel.from_config(settings).float()
-        except Exception as error:  # the same
+        except Exception as error:  # the type of error depends on the library's version
             raise self.failed("the network", one_line(error, 200)) from None
 
     def failed(self, what: str, why: str) -> InputError:
@@ -336,7 +358,10 @@ def hf_keep(target: Path, name: str) -> None:
 
 
 def hf_body(request: Wanted, name: str) -> nn.Module:
-    """The network of a folder without its own heads."""
+    """The network of a folder without its own heads, as a body for images or texts.
+
+    model.dropout, if it is not 0, replaces the dropout of the network's own configuration.
+    """
     folder = HFFolder(name)
     config = request.config
     settings = folder.load("the network", "AutoConfig")
@@ -380,4 +405,4 @@ class HFImageBody(nn.Module):
             states = states.mean((2, 3))
         elif states.ndim == 3:
             states = states.mean(1)
-        return states  # type: ignore[no-any-return]  # the same
+        return states  # type: ignore[no-any-return]  # modules return Any

@@ -34,8 +34,10 @@ class Network(nn.Module):
         head_init: Literal["default", "kaiming", "zero"] = "default",
         size: int | None = None,
     ) -> None:
-        """Build the heads. `normalise` has the mean and the standard deviation of pixels in [0, 1];
-        images are scaled to `size` pixels.
+        """Build the heads, whose numbers of outputs are given by name.
+
+        `normalise` has the mean and the standard deviation of pixels in [0, 1]; None for other data
+        than images. Images are scaled to `size` pixels, if it is given.
         """
         super().__init__()
         self.body = body
@@ -56,7 +58,7 @@ class Network(nn.Module):
         self.register_buffer("std", std.view(1, -1, 1, 1))
 
     def reset_head(self, head: nn.Linear) -> None:
-        """Initialise a head again."""
+        """Draw the weights of a head again, in the way that `head_init` says."""
         head.reset_parameters()
         if self.head_init == "kaiming":
             nn.init.kaiming_normal_(head.weight, mode="fan_out")
@@ -111,7 +113,10 @@ def _masked_head(body: nn.Module, features: int) -> MaskedHead:
 
 
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation per channel of uint8 images, in [0, 1]."""
+    """Return the mean and the standard deviation of each channel of uint8 images, in [0, 1].
+
+    The deviation is at least 0.01, because images are divided by it.
+    """
     count = images.numel() / images.shape[1]
     total, square = torch.zeros(2, images.shape[1], dtype=torch.float64, device=images.device)
     for chunk in images.split(1024):

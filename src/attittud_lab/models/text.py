@@ -61,20 +61,27 @@ class TextBody(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Hidden:
-    """Rows of tokens with some hidden: the same number of `positions` in each row; `asked` marks
-    the ones that count.
+    """Rows of tokens with some hidden. Every row has the same number p of positions, not all of
+    which count.
     """
 
     inputs: Tensor
+    """Token numbers after hiding: n x L."""
     segments: Tensor
+    """The text of its row that each token belongs to, as in `TextBody.segments`: n x L."""
     positions: Tensor
+    """Positions in the row: n x p."""
     asked: Tensor
+    """Whether the word at a position is hidden and has to be predicted: n x p, boolean."""
     words: Tensor
+    """The original token numbers at the positions: n x p."""
 
 
 def hide(inputs: Tensor, body: TextBody) -> Hidden:
-    """Choose 15 % of each row's words, one at least: of these 80 % are masked, 10 % replaced, 10 %
-    left (BERT).
+    """Choose 15 % of each row's words at random, one at least, and hide them.
+
+    80 % of the chosen words are masked, 10 % are replaced by a random word, and 10 % are left as
+    they are (BERT). `inputs`: token numbers, n x L.
     """
     eligible = inputs != body.pad
     for token in body.special:
@@ -82,6 +89,7 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
     # The same number of positions in every row: for a number that depends on the draw, the host
     # would have to wait.
     most = max(1, round(SHARE * inputs.shape[1]))
+    # The positions with the smallest draws are chosen; a draw of 2 marks tokens that are no words.
     random = torch.rand_like(inputs, dtype=torch.float32)
     draws, positions = torch.where(eligible, random, 2.0).topk(most, largest=False)
     count = (SHARE * eligible.sum(1, keepdim=True)).round().clamp(min=1)
@@ -111,8 +119,8 @@ class MaskedHead(nn.Module):
 
 
 def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
-    """The mean loss over the hidden words of each row. No row depends on other rows, or on the
-    padded width.
+    """Return the mean loss over the hidden words of each row (n). No row depends on other rows, or
+    on the padded width.
     """
     states = body.tokens(hidden.inputs, hidden.segments)
     states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
@@ -171,6 +179,7 @@ class TextCNN(TextBody):
         present = (segments > 0).unsqueeze(-1)
         x = self.embedding(inputs)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            # Padding is set to zero, and a convolution wants the features in dimension 1.
             update = torch.relu(convolution((norm(x) * present).transpose(1, 2)).transpose(1, 2))
             x = x + self.dropout(update)
         return x  # type: ignore[no-any-return]  # modules return Any

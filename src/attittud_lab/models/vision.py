@@ -75,7 +75,7 @@ class WideBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
         self.shortcut: nn.Module | None = None
-        if inputs != outputs:
+        if inputs != outputs:  # as in every block with a stride
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,6 +92,7 @@ class WideResNet(nn.Module):
 
     def __init__(self, channels: int, depth: int, width: int, dropout: float) -> None:
         super().__init__()
+        # Three stages of `count` blocks with two convolutions each, and four further layers.
         count, remainder = divmod(depth - 4, 6)
         if remainder or count < 1 or width < 1:
             problem = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4"

@@ -50,8 +50,9 @@ def load_body(network: nn.Module, path: str) -> None:
         if shape != needed and name.startswith("body."):
             problem = f"model.weights: {path} has {shape} for {name!r}, this model needs {needed}"
             raise InputError(f"{problem}; use the model of that run")
-        of_source = name.startswith("heads.") and not name.startswith("heads.primary.")
-        if shape != needed or not (name.startswith("body.") or of_source):
+        is_auxiliary_head = name.startswith("heads.") and not name.startswith("heads.primary.")
+        is_taken_over = name.startswith("body.") or is_auxiliary_head
+        if shape != needed or not is_taken_over:
             stored.pop(name, None)
     network.load_state_dict(stored, strict=False)
 

@@ -65,7 +65,7 @@ def _handled(
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             present = signal.getsignal(number)
-            function = getattr(present, "__func__", present)  # of a bound method
+            function = getattr(present, "__func__", present)  # the function of a bound method
             if function in instead_of:
                 before[number] = present
                 signal.signal(number, handler)
@@ -77,6 +77,7 @@ def _handled(
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal: print a sentence and end the process."""
     # End at once: a half-imported library might swallow an exception, or report it.
     word = _WORDS[signal.Signals(number)]
     os.write(2, f"attittud: {word} while starting; nothing has been done\n".encode())

@@ -99,10 +99,12 @@ _cached: dict[str, Any] = {}
 def _on_node(
     number: int, job: Job, files: Files, refs: Mapping[str, Any], queue: Any, command: Command
 ) -> tuple[Outcome, Files]:
-    """Run a job on a node, and return its result with the files of its folder.
+    """Run a job on a node, and return its outcome with the files of its folder.
 
-    `files` are the files of its folder at the beginning. `refs` are references to what it reads, by
-    the names in `job.reads`, and to its data, under the name "".
+    `number` is the key of the job, which its messages in `queue` have. `files` are the files of its
+    folder at the beginning. `refs` are references to what it reads, by the names in `job.reads`, and
+    to its data, under the name "". A node whose code differs from that of `command` returns an
+    error. Paths of this node in an input error become the names that the user knows.
     """
     import ray
 
@@ -123,17 +125,17 @@ def _on_node(
         unpack(files, folder)
         news = _News(folder)
         reports = Reports(lambda events: queue.put((number, events, news.files())), EVERY)
-        COPIES.update(copies)
+        COPIES.update(copies)  # so that the job finds the copies under the names that it knows
         try:
             outcome = perform(job, folder, _data_of(refs[""]), reports)
         finally:
             COPIES.clear()
         if isinstance(outcome.error, InputError):
-            names = {**copies, str(job.folder or "."): folder}
-            words = str(outcome.error)
-            for name, path in names.items():
-                words = words.replace(str(path), name)  # the user knows this name
-            outcome.error.args = (words,)
+            path_of_name = {**copies, str(job.folder or "."): folder}
+            message = str(outcome.error)
+            for name, path in path_of_name.items():
+                message = message.replace(str(path), name)
+            outcome.error.args = (message,)
         if job.folder is None:
             return outcome, {}
         return outcome, pack(folder)
@@ -147,7 +149,9 @@ class _News:
         self._sent = time.time()
 
     def files(self) -> Files:
-        """Return all files to send now; none if there is no new checkpoint."""
+        """Return all files to send now; none if there is no new checkpoint, or if the last files
+        were sent less than `SENT_EVERY` seconds ago.
+        """
         now = time.time()
         if now - self._sent < SENT_EVERY:
             return {}
@@ -199,7 +203,9 @@ def _this_command() -> Command:
 
 
 class _Cluster(OtherProcesses):
-    """The key of a job is a number, since its messages come through a queue."""
+    """The nodes of a Ray cluster. The key of a job is a number, since its messages come through a
+    queue.
+    """
 
     tries = 4
     cure = f"check the cluster, {_AGAIN}"
@@ -211,6 +217,7 @@ class _Cluster(OtherProcesses):
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.gpus = int(sum(node.get("GPU", 0) for node in nodes))
         cores = [node.get("CPU", 0) for node in nodes]
+        # One job for each GPU, or for each core where there is no GPU.
         self.at_once = max(1, self.gpus or int(sum(cores)))
         # A run that wants more cores than any node has still runs, more slowly; Ray would wait for
         # such a node for ever.
@@ -221,8 +228,8 @@ class _Cluster(OtherProcesses):
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": 0, "scheduling_strategy": affinity}
         self._queue = ray.util.queue.Queue(actor_options=options)
-        self._running: dict[Any, int] = {}
-        self._files: dict[Path, Any] = {}
+        self._running: dict[Any, int] = {}  # keys by Ray's references to the outcomes
+        self._files: dict[Path, Any] = {}  # references to what jobs read, by path
         self._command = _this_command()
 
     @property
@@ -238,7 +245,10 @@ class _Cluster(OtherProcesses):
             raise InputError(f"--ray: {reason}; start it again, {_AGAIN}") from None
 
     def start(self, job: Job) -> int:
-        """Hand a job to Ray."""
+        """Hand a job to Ray with its files and references to its data; returns its key.
+
+        Refuses devices that Ray cannot give it.
+        """
         if job.device.startswith("cuda:"):
             problem = (
                 f"{job.device!r} names a GPU of one machine, but with --ray Ray chooses the GPU"
@@ -290,7 +300,10 @@ class _Cluster(OtherProcesses):
                 yield number, events
 
     def _ended(self, reference: Any, job: Job) -> Outcome | Lost:
-        """Return the outcome of a job, and write its files."""
+        """Return the outcome of a job, and write its files; `Lost` if its node was lost.
+
+        Files that a successful job has not left are removed from its folder.
+        """
         outcome: Outcome
         try:
             outcome, files = self._ray.get(reference)

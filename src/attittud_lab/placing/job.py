@@ -150,6 +150,8 @@ class Reports(Progress):
 
 
 class _Forward(logging.Handler):
+    """Turns logged lines into reports."""
+
     def __init__(self, reports: Reports) -> None:
         super().__init__()
         self._reports = reports
@@ -177,7 +179,10 @@ def _forwarded(reports: Reports) -> Iterator[None]:
 
 
 def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
-    """Run a job in a process that was started for jobs."""
+    """Run a job in a process that was started for jobs.
+
+    An error of the job is part of the outcome; it is not raised here.
+    """
     try:
         with _forwarded(reports):
             result = job.function(Here(folder, data, reports), *job.arguments)
@@ -201,7 +206,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 def replay(progress: Progress, events: Sequence[Event]) -> None:
-    """Show reports of another process."""
+    """Show reports of another process: log its lines, and repeat its calls of `progress`."""
     for kind, *values in events:
         if kind == "log":
             logger.log(*values)
@@ -258,7 +263,10 @@ class OtherProcesses(Place):
         """Remove a form when nobody has the data any more."""
 
     def form(self, data: Any) -> Any:
-        """Return data in the form that other processes get; it is made once."""
+        """Return data in the form that other processes get; None for None.
+
+        It is made once, and dropped when the data themselves are freed.
+        """
         key = id(data)
         if data is not None and key not in self._forms:
             self._forms[key] = self.hand_over(data)
@@ -266,11 +274,12 @@ class OtherProcesses(Place):
         return self._forms.get(key)
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        """Start jobs while there is room, and answer their messages until all have ended."""
         todo = iter(jobs)
-        lost: list[Job] = []
-        busy: dict[Any, Job] = {}
+        lost: list[Job] = []  # to be started again
+        busy: dict[Any, Job] = {}  # started jobs by key
         shown: dict[Job, Progress] = {}
-        tries: dict[Job, int] = {}
+        tries: dict[Job, int] = {}  # how often each job was started
         try:
             while True:
                 while len(busy) < self.most:
@@ -297,6 +306,7 @@ class OtherProcesses(Place):
                         progress.say(f"{where}. It starts again.")
                         lost.append(job)
                         continue
+                    # An outcome: the job has ended.
                     replay(shown[job], message.events)
                     if message.error is not None:
                         raise message.error

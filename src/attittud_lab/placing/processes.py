@@ -67,7 +67,7 @@ class _Processes(OtherProcesses):
         self.at_once = at_once
         self.idle: list[_Worker] = []
         self.busy: dict[Any, _Worker] = {}
-        self._names = (folder / f"{number}.data" for number in count())
+        self._data_paths = (folder / f"{number}.data" for number in count())
 
     def start(self, job: Job) -> Connection:
         """Give a job to an idle process, or to a new one."""
@@ -80,20 +80,25 @@ class _Processes(OtherProcesses):
         return worker.connection
 
     def messages(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Message]]:
-        """Wait until a process has answered or has died."""
+        """Wait until processes have answered or died, and yield one message for each of them.
+
+        A process whose job has ended is idle again.
+        """
         for connection in wait([*jobs]):
             assert isinstance(connection, Connection)
             message: Message
             try:
                 message = connection.recv()
-            except (EOFError, OSError, pickle.UnpicklingError):
+            except (EOFError, OSError, pickle.UnpicklingError):  # closed, perhaps in a message
                 message = self._died(self.busy.pop(connection))
             if isinstance(message, Outcome):
                 self.idle.append(self.busy.pop(connection))
             yield connection, message
 
     def _died(self, worker: _Worker) -> Lost:
-        """Continue with one process fewer, since memory may be short."""
+        """Return why a process died, and continue with one process fewer, since memory may be
+        short.
+        """
         worker.process.join()
         worker.connection.close()
         self.at_once = max(1, self.at_once - 1)
@@ -110,7 +115,7 @@ class _Processes(OtherProcesses):
         """Write data into a file that all processes read through the same memory."""
         import torch
 
-        path = next(self._names)
+        path = next(self._data_paths)
         try:
             torch.save(data, path)
         except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
@@ -153,7 +158,10 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """Run jobs until the first process has no more of them."""
+    """Run the jobs that come through a connection, and send their outcomes back, until it is closed.
+
+    The data of the latest job are kept for the next one.
+    """
     _end_with_the_others()
     data_path: Path | None = None
     data: Any = None
@@ -168,8 +176,8 @@ def _serve(connection: Connection) -> None:
                 data = torch.load(stored, mmap=True, weights_only=False)
                 data_path = stored
             reports = Reports(connection.send, _EVERY)
-            of_job = None if stored is None else data
-            connection.send(perform(job, job.folder or Path(), of_job, reports))
+            data_of_job = None if stored is None else data
+            connection.send(perform(job, job.folder or Path(), data_of_job, reports))
 
 
 def _end_with_the_others() -> None:

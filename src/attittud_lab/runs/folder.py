@@ -89,9 +89,13 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 class RunFolder:
-    """Reads and writes these files; refuses a folder with results of another configuration."""
+    """Reads and writes the files of a run."""
 
     def __init__(self, path: Path, config: Config, *, fresh: bool) -> None:
+        """Open a folder, which need not exist; refuses one with results of another configuration.
+
+        With `fresh` the files of an earlier run are removed.
+        """
         self.path = path
         self.config = config
         self.about_path = path / "run.json"
@@ -101,11 +105,13 @@ class RunFolder:
         self.metrics_path = path / "metrics.jsonl"
         self.trials_path = path / "trials"
         # A run that left nothing to continue from does not block another run.
-        if fresh or (self.about_path.exists() and not self._holds_results()):
+        nothing_to_continue = self.about_path.exists() and not self._holds_results()
+        if fresh or nothing_to_continue:
             self._clear()
         self._check_same_config()
 
     def _holds_results(self) -> bool:
+        """Whether there is a result, or anything that a run could continue from."""
         paths = (self.result_path, self.checkpoint_path, self.trials_path)
         return any(path.exists() for path in paths)
 
@@ -141,7 +147,9 @@ class RunFolder:
             raise InputError(f"{problem}; {advice}")
 
     def result(self) -> RunResult | None:
-        """Return the result of a finished run; None for an unfinished run."""
+        """Return the result of a finished run, and remove what it no longer needs; None for an
+        unfinished run.
+        """
         if not self.result_path.exists():
             return None
         try:
@@ -164,9 +172,10 @@ class RunFolder:
         return checked_threads(self.about_path, count)
 
     def begin(self, record: Mapping[str, Any], device: torch.device, threads: int | None) -> None:
-        """Write what is known before the first step; a continued run must have the same data.
+        """Write the data's `record`, the configuration and run.json, all known before the first step.
 
-        `threads` is None where a portfolio chooses the number later, and notes it then.
+        A run that continues must have the same data. `threads` is None where a portfolio chooses
+        the number later, and notes it then.
         """
         rows = self.path / "data.json"
         config = dump(self.config).encode()
@@ -206,7 +215,10 @@ class RunFolder:
         save_checkpoint(self.checkpoint_path, {**state, "metrics_bytes": size})
 
     def truncate(self, size: int) -> None:
-        """Remove metrics that came after the checkpoint: their steps will be done again."""
+        """Cut the file of metrics to `size` bytes, its length at the checkpoint.
+
+        The steps that came later will be done again.
+        """
         path = self.metrics_path
         with _writing(path), path.open("ab") as file:
             if file.tell() < size:
@@ -269,7 +281,10 @@ def comparable(config: Config) -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return the settings that differ, in words."""
+    """Return one line for each setting that differs, such as "seed: 0 there, 1 here".
+
+    `path` is the name of the section that `old` and `new` are.
+    """
     if old == new:
         return []
     if not isinstance(old, dict) or not isinstance(new, dict):

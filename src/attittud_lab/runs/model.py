@@ -102,7 +102,7 @@ class ModelFile:
         return [name for name in names if name is not None]
 
     def sealed(self, folder: Path) -> ModelFile:
-        """Return the same with the checksums of its files, and of the entries themselves."""
+        """Return a copy with the checksums of the files in `folder`, and of its own entries."""
         names = [*self.files, CONFIG, *self._description(folder)]
         sums = {name: file_sha256(folder / name) for name in names}
         about = replace(self, sha256=sums | _data_sums(folder))
@@ -115,8 +115,9 @@ class ModelFile:
         return _sum_of(entries)
 
     def check_files(self, folder: Path) -> None:
-        """Refuse files that are not those that training wrote."""
-        # A network's description has no fixed files, so a further one could be read too.
+        """Refuse files that predictions read and that are missing or not as training wrote them."""
+        # A description consists of whatever files lie in its folder. So these are listed too: a
+        # file that was added since has no checksum.
         names = {*self.files, CONFIG, *self._description(folder), *self.sha256}
         self._check_data(folder)
         for name in sorted(names - {DATA, DIGESTS_IN_DATA}):
@@ -140,11 +141,14 @@ class ModelFile:
         checksum = self.sha256.get(DATA)
         if checksum is None and self.kind != "table":
             return
-        if checksum != file_sha256(path) and not _data_sums(folder).items() <= self.sha256.items():
+        if checksum == file_sha256(path):  # as runs of version 0.2.0 have it
+            return
+        parts_match = _data_sums(folder).items() <= self.sha256.items()
+        if not parts_match:
             raise changed(path)
 
     def _description(self, folder: Path) -> list[str]:
-        """The files that describe networks which another library builds."""
+        """The files that describe networks which another library builds, by path in the folder."""
         paths: list[Path] = []
         for name in self.folders:
             paths += (folder / name).rglob("*")
@@ -262,4 +266,5 @@ def _check_finished(folder: Path) -> None:
 
 
 def _stored(path: Path) -> ModelFile:
+    """Read model.json without comparing its checksum; ValueError for entries of another type."""
     return ModelFile(**typed(ModelFile, read_format(path, VERSION)))

@@ -66,9 +66,10 @@ class RunResult:
             result = cls(**typed(cls, stored), run_dir=run_dir, skipped=True)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        # A portfolio may have no test set.
-        in_both = result.validation.keys() & (result.test or result.validation).keys()
-        if not {result.metric, "loss"} <= in_both:
+        names = set(result.validation)
+        if result.test:  # a portfolio may have no test set
+            names &= result.test.keys()
+        if not {result.metric, "loss"} <= names:
             raise ValueError(f"the figures {result.metric} and loss are not in it")
         return result
 
@@ -88,7 +89,10 @@ def _with_nan(figures: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check values from a file for fields of a dataclass. Raises ValueError for another type."""
+    """Return values from a file, checked for the fields of the dataclass `cls`.
+
+    Raises ValueError, which names the value, for an unknown field or a value of another type.
+    """
     hints = get_type_hints(cls)
     checked = {}
     for name, value in values.items():

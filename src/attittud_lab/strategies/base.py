@@ -180,8 +180,8 @@ def find(name: str) -> Entry:
 def completed(entry: AnyStrategy, common: StrategyConfig) -> AnyStrategy:
     """Return an entry of compare.strategies with settings that it inherits from `strategy:`.
 
-    A setting is inherited if the strategy allows it (`Entry.inherits`) and the entry leaves it
-    open.
+    A setting is inherited from `common` if the strategy allows it (`Entry.inherits`) and the entry
+    neither names it nor has another value than the default.
     """
     default = type(entry)()
     inherited = {}

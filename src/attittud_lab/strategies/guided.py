@@ -37,19 +37,24 @@ class Guided(Strategy):
         model: nn.Module,
         weights: Mapping[str, float],
         seed: int,
-        **preset: Any,
+        **guide_arguments: Any,
     ) -> None:
+        """Make the guide from the settings of the strategy.
+
+        `weights` are the weights of the auxiliary sources. `guide_arguments`, if given, replace the
+        preset that has the name of the strategy.
+        """
         from attittud import Guide
 
-        arguments = _guide_arguments(config, weights, seed, preset)
+        arguments = _guide_arguments(config, weights, seed, guide_arguments)
         try:
             self.guide = Guide(model, **arguments)
         # Settings that do not go together, or an engine that does not exist.
         except ValueError as error:
             raise InputError(f"strategy: {error}") from None
         self.config = config
-        # An engine that must see the forward pass of the basis gets a callable.
         self._watches = self.guide.engine.needs_forward
+        """Whether the engine must see the forward pass of the primary losses."""
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
         """Refuse batches from which the basis cannot be built.
@@ -100,14 +105,11 @@ class Guided(Strategy):
         guide = self.guide
         parts = losses.micro
         count = len(parts)
-
-        def primary(part: StepLosses) -> Tensor:
-            return part.primary() / count
-
         # Examples of the basis are drawn once for the whole step.
         basis_losses = self._basis_losses(losses)
         for part in parts:
-            guide.primary(self._primary(partial(primary, part)), basis_losses=basis_losses)
+            primary = self._primary(partial(_divided_primary, part, count))
+            guide.primary(primary, basis_losses=basis_losses)
             basis_losses = None
         if self.uses_held_out:
             guide.judge(losses.judge)
@@ -116,7 +118,7 @@ class Guided(Strategy):
         return guide.combine()
 
     def _primary(self, compute: Callable[[], Tensor]) -> Tensor | Callable[[], Tensor]:
-        """Return the primary losses as the engine of the guide takes them."""
+        """Return the primary losses, or the function itself to an engine that must see it run."""
         if self._watches:
             return compute
         return compute()
@@ -145,6 +147,11 @@ class Guided(Strategy):
         self.guide.load_state_dict(state)
 
 
+def _divided_primary(part: StepLosses, count: int) -> Tensor:
+    """Return the primary losses of one of `count` micro-batches, divided by their number."""
+    return part.primary() / count
+
+
 class AutoGuided(Guided):
     """Weights that held-out primary examples choose while the model is trained."""
 
@@ -159,9 +166,10 @@ class AutoGuided(Guided):
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
     def remark(self) -> str | None:
-        """Say so if every weight was 0 at the end."""
-        judges = self.guide.state_dict(include_basis=False)["judges"]
-        if any(any(record["weights"]) for record in judges["records"].values()):
+        """Return a sentence if the weight of every part of every source is 0 at the end."""
+        records = self.guide.state_dict(include_basis=False)["judges"]["records"]
+        some_part_counts = any(any(record["weights"]) for record in records.values())
+        if some_part_counts:
             return None
         return (
             "strategy auto ended with weight 0 for every auxiliary part, so the last guided steps "
@@ -184,24 +192,26 @@ for _name, _about in {
 }.items():
     register(_name, _about, Guided, inherits=SETTINGS)
 _PCGRAD = "one-sided PCGrad: drop what opposes the current mean primary gradient"
-# It refreshes in every step, from the batch of that step.
-register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])
+# It refreshes in every step, from the batch of that step, so it has no use for the other settings.
+register("pcgrad", _PCGRAD, Guided, inherits=("rank", "engine", "exclude"))
 
 
 def _guide_arguments(
     config: StrategyConfig,
     weights: Mapping[str, float],
     seed: int,
-    settings: Mapping[str, Any],
+    instead_of_preset: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a `Guide`.
+    """Return the keyword arguments of a `Guide`; refuses a strategy without an Eta.
 
-    `settings` are the strategy's where they are not those of the preset of its name.
+    They begin with `instead_of_preset` or, if this is empty, with the preset that has the name of
+    the strategy. The settings of `config` come on top. `weights` are the weights of the auxiliary
+    sources.
     """
     from attittud import Eta, preset, presets
     from attittud_lab.models.parameters import matches
 
-    arguments = dict(settings)
+    arguments = dict(instead_of_preset)
     if not arguments and config.name in presets():
         arguments = dict(preset(config.name))
     if config.eta is not None:
@@ -249,11 +259,16 @@ def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
 
 
 def groups(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the module of each parameter, cut until at most `MOST_GROUPS` are different."""
+    """Return the group of each parameter by its name.
+
+    A group is the module of the parameter, or a module further out: all names are cut to the largest
+    depth at which there are at most `MOST_GROUPS` groups, or else to a depth of 1.
+    """
+    # The path of each parameter's module; a parameter of the model itself is its own group.
     modules = {name: name.split(".")[:-1] or [name] for name in names}
     deepest = max(map(len, modules.values()), default=1)
     for depth in range(deepest, 0, -1):
-        by_name = {name: ".".join(module[:depth]) for name, module in modules.items()}
-        if len(set(by_name.values())) <= MOST_GROUPS:
+        group_of = {name: ".".join(module[:depth]) for name, module in modules.items()}
+        if len(set(group_of.values())) <= MOST_GROUPS:
             break
-    return by_name
+    return group_of

@@ -40,13 +40,14 @@ def task_gradients(
     shared = []
     """The positions of the shared parameters."""
     for position, (parameter, *gradients) in enumerate(zip(parameters, *tasks, strict=True)):
-        reached = [gradient for gradient in gradients if gradient is not None]
-        if gradients[0] is not None and len(reached) > 1:
+        reaching = [gradient for gradient in gradients if gradient is not None]
+        primary_reaches = gradients[0] is not None
+        if primary_reaches and len(reaching) > 1:
             shared.append(position)
-        elif len(reached) > 1:
-            parameter.grad = torch.stack(reached).sum(0)
-        elif reached:
-            parameter.grad = reached[0].clone()
+        elif len(reaching) > 1:  # several auxiliary tasks
+            parameter.grad = torch.stack(reaching).sum(0)
+        elif reaching:
+            parameter.grad = reaching[0].clone()
     if not shared:
         return [], []
     rows = []
@@ -60,14 +61,14 @@ def _summed_gradients(
     parameters: Sequence[nn.Parameter], parts: Iterable[Sequence[Tensor]]
 ) -> list[Gradients]:
     """Return the gradients of each task, summed over the micro-batches."""
-    tasks: list[Gradients] = []
-    for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
-        more = [_gradient(loss, parameters) for loss in losses]
-        if tasks:
-            more = list(map(_sum, tasks, more))
-        tasks = more
-        del losses
-    return tasks
+    sums: list[Gradients] = []
+    for losses in parts:
+        gradients = [_gradient(loss, parameters) for loss in losses]
+        if sums:
+            gradients = list(map(_sum, sums, gradients))
+        sums = gradients
+        del losses  # frees the graphs before the next micro-batch is computed
+    return sums
 
 
 def _gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
@@ -116,7 +117,7 @@ It takes the strategy, the primary gradient, and the weighted sum of the auxilia
 
 
 def _ratio(value: Tensor, by: Tensor) -> Tensor:
-    """Return the ratio, or 0 where `by` is not above 0."""
+    """Return value / by, or 0 where `by` is not above 0."""
     import torch
 
     return torch.where(by > 0, value / by, 0.0)
@@ -138,9 +139,12 @@ class Mixed(Strategy):
     config: StrategyConfig
     model: nn.Module
     weights: Mapping[str, float]
+    """The weights of the auxiliary sources, by name."""
     primary_weight: float = 1.0
+    """The weight of the primary gradient, unless strategy.primary_weight is set."""
     needs_auxiliary: bool = True
     replay: bool = False
+    """Whether a step imitates one batch in which a share strategy.ratio is primary."""
     trains_head: bool = True
     memory: dict[str, Tensor] = field(default_factory=dict)
     """State that a formula keeps from step to step; it goes into checkpoints."""
@@ -150,9 +154,10 @@ class Mixed(Strategy):
             self.primary_weight = self.config.primary_weight
 
     def step(self, losses: StepLosses) -> Telemetry:
-        """Write weight · p + formula(p, a) into the shared parameters.
+        """Write weight · p + formula(p, a) into the `.grad` of the shared parameters.
 
-        p is the primary gradient and a the sum of the weighted auxiliary ones.
+        p is the primary gradient and a the sum of the weighted auxiliary ones. The figure of the
+        step is cos(p, a); there is none without auxiliary losses or shared parameters.
         """
         parts = losses.micro
         if not self.needs_auxiliary:
@@ -174,19 +179,22 @@ class Mixed(Strategy):
         return lambda: {"cosine": float(similarity)}
 
     def _losses(self, losses: StepLosses, share: float) -> list[Tensor]:
-        """Return the weighted losses of one micro-batch, the primary task's first.
+        """Return the losses of one micro-batch, the primary task's first; auxiliary losses have
+        their weights.
 
         `share` is the micro-batch's part of the step.
         """
         factor = 1.0
         if self.replay:
-            # The mean loss of a batch in which a share `ratio` of the examples is primary.
+            # The update is that of one batch in which a share `ratio` of the examples is primary:
+            # beside n auxiliary examples it has n ratio / (1 - ratio) primary ones. `step`
+            # multiplies the primary gradient by the ratio.
             ratio = self.config.ratio
             factor = 1 - ratio
             count = round(losses.auxiliary_examples * ratio / max(factor, 1e-9))
             primary = losses.primary(count=max(1, count))
         else:
-            # With weight 0 a plain sum needs only the gradient of the primary head.
+            # In a plain sum with weight 0 the primary loss trains its head alone.
             head_alone = self.primary_weight == 0 and self.formula is _all
             primary = losses.primary(detach=head_alone) * float(self.trains_head)
         tasks = [primary.mean() * share]
@@ -212,8 +220,11 @@ _BLOOP = "Hsieh et al. 2024: remove from the auxiliary gradient"
 def formula(
     name: str, about: str, *, translates: bool = False, **settings: Any
 ) -> Callable[[Formula], Formula]:
-    """Register a formula as a strategy; it takes the settings of `Mixed`. `translates` is declared
-    to the registry.
+    """Return a decorator that registers a formula as the strategy `name`.
+
+    `about` is its line in `--help`. `settings` are attributes of `Mixed`. `translates` is declared
+    to the registry. A configuration with an Eta or a basis of its own gets a `Guided` strategy
+    instead of the formula.
     """
 
     def add(function: Formula) -> Formula:
@@ -355,14 +366,15 @@ class Symmetric(Strategy):
         except ValueError:
             if matrix.any():
                 raise
-            update = matrix[0]
+            update = matrix[0]  # zeros
         write(update, shared)
         return dict
 
     def _rows(self, losses: StepLosses, share: float) -> list[Tensor]:
-        """Return the losses of one micro-batch, the primary task's first.
+        """Return the losses of one micro-batch, the primary task's first; auxiliary losses have
+        their weights.
 
-        `share` is the part of the micro-batch in the step. Auxiliary losses have their weights.
+        `share` is the micro-batch's part of the step.
         """
         tasks = []
         for name, loss in losses.auxiliary().items():
@@ -371,9 +383,10 @@ class Symmetric(Strategy):
 
 
 def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any) -> None:
-    """Register an aggregator by its name in TorchJD; the arguments are the ones without a default.
+    """Register the aggregator `kind` of TorchJD as the strategy `name`.
 
-    An argument that is a function gets the weights of the auxiliary sources.
+    `arguments` are those of its constructor that have no default. A function among them is called
+    with the weights of the auxiliary sources, and its result is the argument.
     """
 
     def build(

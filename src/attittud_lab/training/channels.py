@@ -52,7 +52,7 @@ class Channels:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Channels:
-        """Return the channels of a `state`; raises ValueError for another one."""
+        """Return the channels from the result of `state`; raises ValueError for anything else."""
         try:
             states = state["sources"].items()
             by_source = {name: LabelChannel.from_state(channel) for name, channel in states}
@@ -81,8 +81,9 @@ def wants_channels(config: Config) -> bool:
 def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
     """Estimate a channel for each source that has labels.
 
-    Of the default features of this kind of data, those are read on which models of the sources best
-    predict labels of source examples that were held out. No primary label takes part in this.
+    The channels read one kind of features. Of the default features of this kind of data, the
+    choice falls on those with the lowest loss of the sources' models on held-out examples of their
+    own source; no primary label takes part in it.
     """
     rows = labelled_rows(data)
     if not rows:
@@ -90,7 +91,7 @@ def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
             "strategy channel translates labels, but no auxiliary source has any; name another "
             "strategy, such as multitask"
         )
-    seed = mix(config.seed, "channel") % 2**32
+    seed = mix(config.seed, "channel") % 2**32  # learners take seeds of 32 bits
     for name, numbers in rows.items():
         if len(numbers) > MOST_EXAMPLES:
             generator = np.random.default_rng(mix(seed, name))

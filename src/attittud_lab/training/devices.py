@@ -80,13 +80,14 @@ def fastest_threads(step: Callable[[], object], usual: int) -> int:
     """Return `usual` if so many threads make a step clearly faster than one thread, else 1.
 
     Threads wait for each other. On a busy machine that can make a small step a hundred times
-    slower. The two numbers take turns, so that other work on the machine slows both.
+    slower. The two numbers take turns, so that other work on the machine slows both. torch is left
+    with one of the two numbers; the caller sets the one to use.
     """
     if usual == 1:
         return 1
     seconds: dict[int, list[float]] = {1: [], usual: []}
     began = perf_counter()
-    # Libraries choose their kernels, and threads start, in the first round.
+    # Round 0 is not timed: libraries choose their kernels, and threads start.
     for number in range(1 + MEASURED_STEPS):
         for threads, times in seconds.items():
             torch.set_num_threads(threads)
@@ -107,21 +108,21 @@ def on_device(data: Prepared, device: torch.device) -> Prepared:
     """
     if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
         return data
-
-    def moved(task: Task) -> Task:
-        return replace(task, examples=task.examples.to(device))
-
     return replace(
         data,
-        primary=moved(data.primary),
+        primary=_task_on_device(data.primary, device),
         validation=data.validation.to(device),
         test=data.test.to(device),
-        auxiliary={name: moved(task) for name, task in data.auxiliary.items()},
+        auxiliary={name: _task_on_device(task, device) for name, task in data.auxiliary.items()},
     )
 
 
+def _task_on_device(task: Task, device: torch.device) -> Task:
+    return replace(task, examples=task.examples.to(device))
+
+
 def captures(config: Config, data: Prepared, device: torch.device) -> bool:
-    """Whether steps can be CUDA graphs here."""
+    """Whether the steps of a run become CUDA graphs; logs why not if the settings ask for it."""
     if not config.training.cuda_graph:
         return False
     if device.type != "cuda":
@@ -138,13 +139,15 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
 
 @contextmanager
 def repeatable(active: bool, device: torch.device) -> Iterator[None]:
-    """Use only operations that give the same bits every time inside the block, if `active`; restore
-    the settings afterwards.
+    """Use only operations that give the same bits every time inside the block, if `active` and on a
+    GPU; restore torch's settings afterwards.
+
+    CPU operations need no setting: their bits depend on the number of threads alone.
     """
     if not active or device.type != "cuda":
         yield
         return
-    # cuBLAS reads it when it is first used.
+    # cuBLAS reads this variable when it is first used, so it is not restored.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_deterministic_debug_mode()
     settings: Any = torch.utils.deterministic
@@ -161,7 +164,7 @@ def repeatable(active: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
-    """If memory runs out, raise an error with a cure."""
+    """Turn an error of memory that runs out inside the block into an InputError with a cure."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -181,13 +184,16 @@ class CapturedSteps(Generic[T]):
         self._record = record
         self._seen: Counter[str] = Counter()
         self._recorded: dict[str, tuple[T, Replay] | None] = {}
-        """None for a kind of step that cannot be recorded."""
+        """By kind of step: the result of the recorded action and its replay; None for a kind that
+        cannot be recorded.
+        """
 
     def run(self, kind: str | None, action: Callable[[], T]) -> tuple[T, bool]:
-        """Run an action. Returns its result, and whether it was replayed, so that its Python code
-        did not run.
+        """Run an action, or replay it if this kind was recorded; after the warm-up, record it.
 
-        `kind` is None for a step that must not be recorded.
+        Returns its result, and whether it was replayed, so that its Python code did not run. The
+        result of a replay is the recorded one, whose memory the replay writes. `kind` is None for a
+        step that must not be recorded.
         """
         if kind is None:
             return action(), False

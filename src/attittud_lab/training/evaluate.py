@@ -29,9 +29,12 @@ def outputs_of(
     batch_size: int = 512,
     **options: Any,
 ) -> Tensor:
-    """Return a model's outputs (n x classes), in the order of the examples and in main memory."""
+    """Return a model's outputs (n x classes), in the order of the examples and in main memory.
+
+    The model is in evaluation mode meanwhile. `options` are passed on to it, such as its head.
+    """
     outputs = []
-    order = []
+    order = []  # the numbers of the examples of each batch, which may be sorted by length
     training = model.training
     model.eval()
     try:
@@ -105,32 +108,40 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
     """
     scores = scores.double()
     smoothing = (len(targets) + 2) ** -1.5
-
-    def slope(sharpness: float) -> float:
-        """The derivative of the loss, which is convex in 1 / temperature."""
-        factor = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
-        if targets.ndim == 2:
-            smoothed = targets.double() * (1 - smoothing) + smoothing / 2
-            loss = F.binary_cross_entropy_with_logits(scores * factor, smoothed)
-        else:
-            loss = F.cross_entropy(scores * factor, targets, label_smoothing=smoothing)
-        return float(torch.autograd.grad(loss, factor)[0])
-
+    # Bisection: the loss is convex in the sharpness 1 / temperature, so its slope changes sign at
+    # the minimum. The middle is the geometric one.
     low = 1 / HOTTEST
     high = HOTTEST
     for _ in range(40):
         middle = math.sqrt(low * high)
-        if slope(middle) < 0:
+        if _slope(middle, scores, targets, smoothing) < 0:
             low = middle
         else:
             high = middle
     return 1 / math.sqrt(low * high)
 
 
+def _slope(sharpness: float, scores: Tensor, targets: Tensor, smoothing: float) -> float:
+    """The derivative of the loss of sharpness * scores with respect to the sharpness.
+
+    Each target gives the share `smoothing` of itself to all classes, or to both answers of a label.
+    """
+    factor = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
+    if targets.ndim == 2:
+        smoothed = targets.double() * (1 - smoothing) + smoothing / 2
+        loss = F.binary_cross_entropy_with_logits(scores * factor, smoothed)
+    else:
+        loss = F.cross_entropy(scores * factor, targets, label_smoothing=smoothing)
+    return float(torch.autograd.grad(loss, factor)[0])
+
+
 def seconds_each(
     model: nn.Module, examples: Examples, device: torch.device, **options: Any
 ) -> float:
-    """Seconds that one prediction takes in a small batch, the fastest of three tries."""
+    """Seconds that one prediction takes in a small batch, the fastest of three tries.
+
+    `options` are passed on to the model.
+    """
     some = Examples(examples.inputs[:TIMED], None)
     times = []
     for _ in range(4):  # libraries choose their kernels in the first try
@@ -149,7 +160,10 @@ def has_both(targets: np.ndarray) -> np.ndarray:
 
 
 def _aucs(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """The area for each label, NaN where it is not defined."""
+    """The area under the ROC curve for each label, NaN where it is not defined.
+
+    It is not defined for a label with one kind of examples, nor where an output is not finite.
+    """
     from sklearn.metrics import roc_auc_score
 
     areas = np.full(targets.shape[1], math.nan)

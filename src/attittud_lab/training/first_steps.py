@@ -22,11 +22,12 @@ TIMED = 3
 
 @dataclass(frozen=True)
 class FirstSteps:
-    """Seconds of the first steps of a run."""
+    """How long the parts of a run take, in seconds, as its first steps tell."""
 
     steps: Mapping[str, float]
-    """A step of each phase."""
+    """One step of each phase, by the phase's name."""
     evaluation: float
+    """One evaluation on the validation examples."""
     setup: float = 0.0
     """Everything before the first timed step."""
 
@@ -39,9 +40,10 @@ class FirstSteps:
 def first_steps(
     config: Config, data: Prepared, threads: int, judges: Examples | None = None
 ) -> FirstSteps:
-    """Train a few steps of each phase in this process and time them.
+    """Train a few steps of each phase of a new model in this process, and time them.
 
-    Steps that are later replayed from a CUDA graph take less. Raises DivergedError.
+    Nothing of the model is kept. Steps that are later replayed from a CUDA graph take less.
+    `judges` are as in `Phase`. Raises DivergedError.
     """
     device = choose_device(config.device)
     began = time.perf_counter()
@@ -54,12 +56,13 @@ def first_steps(
         for name in phase_names(config):
             phase = Phase(name, config, data, model, device, "loss", judges=judges)
             times = []
-            for _ in range(1 + TIMED):  # libraries choose their kernels in the first one
+            for _ in range(1 + TIMED):  # libraries choose their kernels in the first step
                 phase.step()
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
                 times.append(time.perf_counter())
-            setup = setup or times[0] - began
+            if not setup:  # of the first phase
+                setup = times[0] - began
             steps[name] = (times[-1] - times[0]) / TIMED
         began = time.perf_counter()
         outputs_of(model, data.validation, device, head="primary")

@@ -17,8 +17,9 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Build the optimizer of a phase over the parameters that train.
 
-    `captured_on` is the device on which its step is replayed and which must hold the learning rate;
-    None if steps are not captured.
+    `captured_on` is the device on which its step is replayed; None if steps are not captured. A
+    captured step reads the learning rate from a tensor on this device, and uses the variant of the
+    optimizer that torch can capture.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     lr: Any = config.lr
@@ -42,9 +43,10 @@ def make_optimizer(
 
 
 def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> float:
-    """Return the learning rate of a step, counted from 0, of `steps`.
+    """Return the learning rate of step number `step`, counted from 0, of `steps`.
 
-    `scale` is how far schedule plateau has lowered it.
+    It rises linearly during the warm-up and then follows the schedule from lr to lr_min. `scale` is
+    the factor by which schedule plateau has lowered it.
     """
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
@@ -80,6 +82,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
         parameters += group["params"]
     moments = {}
     for number, tensors in saved["state"].items():
+        # Moments have the layout of their parameter; the count of steps is a scalar of its own.
         like = dict.fromkeys(tensors, parameters[number])
         if "step" in tensors:
             like["step"] = tensors["step"]
@@ -89,7 +92,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
 
 @torch.no_grad()
 def laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return values on the device and with the strides of others.
+    """Return copies of `values`, each on the device and with the strides of the tensor in `like`
+    that has its name.
 
     A fused optimizer needs both, and files store neither.
     """

@@ -99,12 +99,14 @@ class Phase:
         measure: Callable[[], dict[str, float]] | None = None,
         window: float = 0.0,
     ) -> None:
-        """Build a phase. `captured`: its steps become CUDA graphs.
+        """Build the phase `name`, `guided` or `finetune`, of a job; no step runs yet.
 
-        `judges` are the examples that choose the weights of strategy auto, by default the
-        validation examples. `looks` are the steps after which `measure` evaluates the model,
-        instead of training.PHASE.evaluations. With a `window`, the evaluated and the final model of
-        the phase have weights averaged over this many steps.
+        `metric` chooses the best model. With `captured`, steps become CUDA graphs. `judges` are the
+        examples that choose the weights of strategy auto, by default the validation examples.
+        `looks` are the steps after which the model is evaluated, instead of
+        training.PHASE.evaluations. `measure` returns the figures of an evaluation, by default those
+        on the validation examples. With a `window`, the evaluated and the final model of the phase
+        have weights averaged over this many steps.
         """
         if judges is None:
             judges = data.validation
@@ -116,28 +118,14 @@ class Phase:
         self.looks = looks
         self.measure = measure or partial(evaluate, model, data.primary, data.validation, device)
         self.strategy = _checked_strategy(job, name, data, model, len(judges))
-        if not self.strategy.trains_head:  # its accuracy means nothing
+        if not self.strategy.trains_head:  # the accuracy of an untrained head means nothing
             self.config = replace(self.config, select="best")
             self.metric = "loss"
         self.steps = phase_steps(job, name, data)
         self.evaluate_every = max(1, self.steps // self.config.evaluations)
-        self.streams = Streams(
-            model,
-            data.primary,
-            data.auxiliary,
-            {
-                "primary": self.config.primary_batch,
-                "basis": _settings(job, name).basis_batch or self.config.primary_batch,
-                **auxiliary_batches(job, name, data),
-            },
-            name,
-            job.seed,
-            device,
-            judges=judges if self.strategy.uses_held_out else None,
-            bf16=job.training.precision == "bf16",
-            accumulate=self.config.accumulate,
-            augment=job.training.augment,
-            fixed_memory=captured,
+        judges_of_steps = judges if self.strategy.uses_held_out else None
+        self.streams = _make_streams(
+            job, name, data, model, device, judges_of_steps, captured=captured
         )
         self.captured: CapturedSteps[_Update] | None = None
         if captured:
@@ -161,10 +149,12 @@ class Phase:
         advanced: Callable[[int, Mapping[str, float]], None],
         until: int | None = None,
     ) -> None:
-        """Run to the end, or `until` a step.
+        """Run steps to the end of the phase, or to step `until`, with its evaluations.
 
         `record` takes a line of metrics; `checkpoint` is called in consistent states; `advanced`
-        gets the number of new steps and the latest figures.
+        gets the number of new steps and the latest figures. Only the steps count for the seconds of
+        the phase: the clock stops while anything else is done. A phase whose seconds are used up
+        (training.PHASE.seconds) is evaluated once more and ends.
         """
         state = self.state
         job = self.job
@@ -181,6 +171,7 @@ class Phase:
             log_due = last or state.step % job.log_every == 0
             save_due = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
             evaluation_due = self._evaluation_due(last)
+            # A plain step does not wait for the device.
             if not (log_due or evaluation_due or save_due):
                 continue
             if device.type == "cuda":
@@ -197,7 +188,7 @@ class Phase:
                 advanced(state.step - reported, figures)
                 reported = state.step
             if evaluation_due:
-                record(where | self._evaluated())
+                record(where | self._evaluation_line())
             if save_due or (evaluation_due and job.checkpoint_every is not None):
                 checkpoint()
             started = time.perf_counter()
@@ -208,19 +199,22 @@ class Phase:
             return self.state.step in self.looks
         return last or self.state.step % self.evaluate_every == 0
 
-    def _evaluated(self) -> dict[str, float]:
-        """Evaluate, and return a line of metrics: validation figures and norms of layers.
-
-        The clock of the training seconds is stopped meanwhile.
+    def _evaluation_line(self) -> dict[str, float]:
+        """Evaluate as `_evaluate` does, and return a line of metrics: the validation figures and,
+        with log_layers, the norms of the gradient's parts by layer.
         """
-        line = {f"validation/{name}": value for name, value in self._look().items()}
+        line = {f"validation/{name}": value for name, value in self._evaluate().items()}
         if self.job.log_layers:
             for name, value in self.strategy.layers(self.streams).items():
                 line[f"attittud/{name}"] = value
         return line
 
     def finish(self) -> dict[str, float]:
-        """Load the chosen model; returns its figures on validation."""
+        """Give the model the weights that the phase chose; returns their validation figures.
+
+        These are the best weights with select: best, else the latest ones (averaged with a window).
+        No step can be replayed afterwards.
+        """
         self.captured = None  # graphs hold as much memory as a step needs
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
@@ -230,7 +224,10 @@ class Phase:
         return self.state.last_values
 
     def step(self) -> Telemetry:
-        """One update of the model; returns a function that reads its figures."""
+        """Update the model with the batches and the learning rate of the next step.
+
+        Returns a function that reads the figures of the step.
+        """
         number = self.state.step
         self.streams.load(number)
         if self.average is not None:
@@ -247,37 +244,44 @@ class Phase:
         return learning_rate(self.config, step, self.steps, self.state.scale)
 
     def _captured_update(self, captured: CapturedSteps[_Update]) -> Telemetry:
-        """Make an update, as a CUDA graph if its kind has been recorded."""
+        """Make an update, by a CUDA graph if one was recorded for this kind of step.
+
+        A replay runs no Python code, so the strategy is told of the step and the losses are taken
+        from the memory that the graph writes.
+        """
         streams = self.streams
         # A graph has one random seed for the whole step. It is set here so that dropout depends
         # on the step alone.
         torch.manual_seed(mix(streams.seed, streams.name, self.state.step))
         kind = self.strategy.kind()
-        name = None
+        graph_name = None
         if kind is not None:
-            name = f"{kind}{streams.rows.shape(kind)}"
-        update, replayed = captured.run(name, self._update)
+            graph_name = f"{kind}{streams.rows.shape(kind)}"
+        update, replayed = captured.run(graph_name, self._update)
         if replayed and kind is not None:
             self.strategy.replayed(kind)
         streams.values.update(update.values)
         return update.telemetry
 
     def _guarded_update(self) -> _Update:
-        """An update; if it fails because numbers are no longer finite, the error says so."""
+        """Make an update; if it fails because training diverged, raise DivergedError instead."""
         try:
             return self._update()
-        # A decomposition that does not converge, or a learning rate beyond 32 bits.
         except RuntimeError as error:
-            tensors = (*self.streams.values.values(), *self.model.parameters())
-            finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
-            # Products of gradients may be infinite while losses and weights are not.
+            losses_and_weights = (*self.streams.values.values(), *self.model.parameters())
+            finite = all(bool(tensor.isfinite().all()) for tensor in losses_and_weights)
+            # Products of gradients may be infinite while losses and weights are finite: then a
+            # decomposition does not converge, or the learning rate is beyond 32 bits.
             numeric = type(error).__name__ == "LinAlgError" or "overflow" in str(error)
             if finite and not numeric:
                 raise
             raise self._diverged(one_line(error, 120)) from None
 
     def _update(self) -> _Update:
-        """The part of a step that runs on the device."""
+        """Compute the gradients, clip them if asked for, and change the weights and their average.
+
+        This is the part of a step that a CUDA graph can record.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         telemetry = self.strategy.step(self.streams)
         if self.config.clip is not None:
@@ -304,8 +308,13 @@ class Phase:
             f"training diverged in step {self.state.step} of phase {self.name}: {why}; {advice}"
         )
 
-    def _look(self) -> dict[str, float]:
-        """Evaluate; keep the best model, lower the learning rate or stop."""
+    def _evaluate(self) -> dict[str, float]:
+        """Return the figures of the model now, and act on them.
+
+        The best model so far is kept; without progress for some evaluations, schedule plateau
+        halves the learning rate, and `patience` stops the phase. A loss that is not finite raises
+        DivergedError, or is only logged if the phase is over and a better model was kept.
+        """
         state = self.state
         with ExitStack() as stack:
             stack.enter_context(self.streams.autocast())
@@ -338,18 +347,18 @@ class Phase:
         return figures
 
     def _is_best(self, figures: Mapping[str, float]) -> bool:
-        """Return whether no earlier evaluation was as good, and note its score if so.
+        """Whether no earlier evaluation was as good; if so, its score becomes the best one.
 
         Of two models with the same metric, the lower loss is better. A metric that is not defined
         is worse than any other.
         """
         loss = figures["loss"]
-        value = -loss
+        goodness = -loss
         if self.metric != "loss":
-            value = figures[self.metric]
-        if not math.isfinite(value):
-            value = -math.inf
-        score = [value, -loss]
+            goodness = figures[self.metric]
+        if not math.isfinite(goodness):
+            goodness = -math.inf
+        score = [goodness, -loss]
         best = self.state.best
         if not math.isfinite(loss) or (best is not None and score <= best):
             return False
@@ -391,13 +400,49 @@ def _settings(job: Config, name: str) -> StrategyConfig:
     return StrategyConfig(name="primary_only")
 
 
-def _checked_strategy(
-    job: Config, name: str, data: Prepared, model: Network, judges: int
-) -> Strategy:
-    """Build the strategy of a phase; refuses settings that do not go together with the data or the
-    model.
+def _make_streams(
+    job: Config,
+    name: str,
+    data: Prepared,
+    model: Network,
+    device: torch.device,
+    judges: Examples | None,
+    *,
+    captured: bool,
+) -> Streams:
+    """Return the losses of the steps of the phase `name`, with the sizes of all its batches.
 
-    `judges` is the number of held-out examples that a strategy may ask for.
+    `judges` are the held-out examples of its steps; None if its strategy asks for none.
+    """
+    config = phase_config(job, name)
+    sizes = {
+        "primary": config.primary_batch,
+        "basis": _settings(job, name).basis_batch or config.primary_batch,
+        **auxiliary_batches(job, name, data),
+    }
+    return Streams(
+        model,
+        data.primary,
+        data.auxiliary,
+        sizes,
+        name,
+        job.seed,
+        device,
+        judges=judges,
+        bf16=job.training.precision == "bf16",
+        accumulate=config.accumulate,
+        augment=job.training.augment,
+        fixed_memory=captured,
+    )
+
+
+def _checked_strategy(
+    job: Config, name: str, data: Prepared, model: Network, judge_count: int
+) -> Strategy:
+    """Build the strategy of the phase `name`; refuses settings that do not go together with the
+    data or the model.
+
+    `judge_count` is the number of held-out examples that a strategy may ask for.
     """
     if job.training.augment and data.kind != "image":
         problem = f"training.augment: changes images, but the data are {data.kind}s"
@@ -405,7 +450,7 @@ def _checked_strategy(
     settings = _settings(job, name)
     weights = {source: job.data.auxiliary[source].weight for source in data.auxiliary}
     strategy = make_strategy(settings, model, weights=weights, seed=mix(job.seed, name, "guide"))
-    check_sizes(job, name, data, settings, strategy, judges)
+    check_sizes(job, name, data, settings, strategy, judge_count)
     matching(model, settings.exclude, "strategy.exclude")
     if strategy.needs_shared:
         shares_head = any(task.shares_head for task in data.auxiliary.values())

@@ -20,7 +20,7 @@ from attittud_lab.training.phase import Phase
 
 
 class Phases:
-    """Trains a model phase by phase, and says how far that is."""
+    """Trains a model phase by phase, and tells how many phases and steps are done."""
 
     def __init__(self, model: Network, phases: Sequence[Phase]) -> None:
         self.model = model
@@ -42,7 +42,7 @@ class Phases:
 
     @property
     def progress(self) -> list[PhaseSummary]:
-        """The finished phases, and how far the current one is."""
+        """Summaries of the finished phases and, if any is left, of the current one so far."""
         if len(self.summaries) == len(self.phases):
             return self.summaries
         return [*self.summaries, _summary(self.current)]
@@ -56,8 +56,9 @@ class Phases:
     ) -> Iterator[Phase]:
         """Train the phases that are left, and yield each after its last step.
 
-        `until` is the last step, counted over all phases; None for all of them. `record` and
-        `checkpoint` are those of `Phase.run`.
+        A phase is yielded when the model has the weights that it chose. `until` is the last step,
+        counted over all phases; None for all of them. `record` and `checkpoint` are passed on to
+        `Phase.run`.
         """
         for phase in self.phases[len(self.summaries) :]:
             steps = phase.steps
@@ -73,7 +74,7 @@ class Phases:
             yield phase
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to continue from."""
+        """Return the state to continue from: finished phases, the model, and the current phase."""
         return {
             "summaries": self.summaries,
             "validation": self.validation,
@@ -94,7 +95,9 @@ class Phases:
 
 
 def begin_phase(phase: Phase) -> None:
-    """Prepare the model for the first step of a phase."""
+    """Reset the primary head before the first step of fine-tuning, if training.reset_head asks for
+    it; any other phase begins with the model as it is.
+    """
     if phase.name == "finetune" and phase.job.training.reset_head and phase.state.step == 0:
         torch.manual_seed(mix(phase.job.seed, "head"))
         phase.model.reset_head(phase.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear

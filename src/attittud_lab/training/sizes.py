@@ -33,19 +33,22 @@ def auxiliary_batches(job: Config, name: str, data: Prepared) -> dict[str, int]:
 
 
 def phase_steps(job: Config, name: str, data: Prepared) -> int:
-    """Return the updates of a phase.
+    """Return the number of updates of a phase.
 
-    Epochs are passes over the largest auxiliary source, counted in batches, or over the primary
-    set.
+    Without `epochs` it is training.PHASE.steps. An epoch of the guided phase is a pass over the
+    auxiliary source with the most batches; without such data, and in fine-tuning, it is a pass over
+    the primary examples.
     """
     config = phase_config(job, name)
     if config.epochs is None:
         return config.steps
-    passes = [len(data.primary.examples) / config.primary_batch]
+    batches_per_pass = [len(data.primary.examples) / config.primary_batch]
     if name == "guided" and data.auxiliary:
-        batches = auxiliary_batches(job, name, data)
-        passes = [len(task.examples) / batches[source] for source, task in data.auxiliary.items()]
-    return max(1, math.ceil(config.epochs * max(passes)))
+        sizes = auxiliary_batches(job, name, data)
+        batches_per_pass = []
+        for source, task in data.auxiliary.items():
+            batches_per_pass.append(len(task.examples) / sizes[source])
+    return max(1, math.ceil(config.epochs * max(batches_per_pass)))
 
 
 def check_sizes(
@@ -54,29 +57,30 @@ def check_sizes(
     data: Prepared,
     settings: StrategyConfig,
     strategy: Strategy,
-    judges: int,
+    judge_count: int,
 ) -> None:
     """Refuse a strategy without data, and batches that are too large or cannot be divided into
-    equal micro-batches.
+    equal micro-batches; warn of too few held-out examples.
 
-    `settings` are those of the strategy, and `judges` is the number of held-out examples.
+    `settings` are those of the strategy. `judge_count` is the number of held-out examples, which
+    only matters to a strategy that lets them choose its weights.
     """
     config = phase_config(job, name)
     if strategy.needs_auxiliary and not data.auxiliary:
         problem = f"strategy {settings.name!r} needs auxiliary data, but data.auxiliary is empty"
         raise InputError(f"{problem}; name a source there, or use strategy: primary_only")
-    if strategy.uses_held_out and judges < FEW_JUDGES:
+    if strategy.uses_held_out and judge_count < FEW_JUDGES:
         logger.warning(
             "only %d validation examples decide the weights of strategy %s; raise "
             "data.primary.validation",
-            judges,
+            judge_count,
             settings.name,
         )
     strategy.check_batches(name, config)
     primary = {f"training.{name}.primary_batch": config.primary_batch}
     basis = {"strategy.basis_batch": settings.basis_batch or 0}
     _check_not_above(primary | basis, len(data.primary.examples))
-    divided = primary
+    divided = dict(primary)  # a batch of the basis is not divided into micro-batches
     if strategy.needs_auxiliary:
         for source, size in auxiliary_batches(job, name, data).items():
             divided[f"the batch size of auxiliary source {source}"] = size
@@ -87,7 +91,7 @@ def check_sizes(
 
 
 def _check_not_above(sizes: Mapping[str, int], available: int) -> None:
-    """Refuse batches, by the name of their setting, of more examples than there are."""
+    """Refuse a batch of more primary examples than there are; `sizes` are by name of setting."""
     for key, size in sizes.items():
         if size > available:
             problem = f"{key} is {size}, but there are only {available} primary training examples"

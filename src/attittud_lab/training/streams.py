@@ -59,8 +59,10 @@ class Batches:
         self.step = 0
 
     def load(self, step: int) -> None:
-        """Go to a step. Rows that must stay at one address are copied there, from a block of steps
-        that is sent to the device at once.
+        """Go to a step, counted from 0.
+
+        Rows that must stay at one address are copied there, from a block of steps that is sent to
+        the device at once.
         """
         self.step = step
         if self._held_on is None:
@@ -89,9 +91,7 @@ class Batches:
         return self._orders[stream].batch(step, self._sizes[stream])
 
     def width(self, stream: str) -> int | None:
-        """The number of tokens that the texts of a batch are cut to; None where there is nothing to
-        cut.
-        """
+        """The number of tokens that the texts of this step's batch are cut to; None for other data."""
         examples = self._tasks[stream].examples
         if examples.lengths is None:
             return None
@@ -100,15 +100,18 @@ class Batches:
         )
 
     def shape(self, kind: StepKind) -> str:
-        """Distinguishes steps of one kind whose texts are cut to different lengths; empty for data
-        of one shape.
+        """Return the lengths of the texts that a step of this kind reads, as in " primary=16"; ""
+        for data of one shape.
+
+        Steps of one kind with other lengths need a CUDA graph of their own.
         """
+        # A step reads these two streams only if its kind says so, and all others always.
         is_read = {"basis": kind.refresh, JUDGES: kind.judge}
-        words = ""
+        shape = ""
         for name in self._sizes:
             if is_read.get(name, True) and self._tasks[name].examples.lengths is not None:
-                words += f" {name}={self.width(name)}"
-        return words
+                shape += f" {name}={self.width(name)}"
+        return shape
 
 
 @dataclass
@@ -157,7 +160,10 @@ class Streams:
 
     @property
     def micro(self) -> Sequence[Streams]:
-        """Equal parts of the step: the mean of their losses is the loss of the step."""
+        """Equal parts of the step: the mean of their losses is the loss of the step.
+
+        They are shallow copies, so they share `values` and the rows of the step.
+        """
         if self.accumulate == 1:
             return [self]
         parts = [copy(self) for _ in range(self.accumulate)]
@@ -174,13 +180,13 @@ class Streams:
         return examples // self.accumulate
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
-        """Per-example primary losses; see `StepLosses`."""
+        """Per-example primary losses, as `StepLosses` says; their mean is noted in `values`."""
         losses = self._losses("primary", detach=detach, count=count)
         self._note("loss/primary", losses.detach().mean())
         return losses
 
     def auxiliary(self) -> dict[str, Tensor]:
-        """Mean loss of each source that takes part."""
+        """Mean loss of each source that takes part; it is also noted in `values`."""
         losses = {}
         for name, task in self.tasks.items():
             if not task.silent:
@@ -211,7 +217,10 @@ class Streams:
         )
 
     def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
-        """Per-example losses of a stream, with the random numbers of this step and micro-batch."""
+        """Per-example losses of a stream in this step or micro-batch, after seeding torch for it.
+
+        `detach` trains the head alone. `count` takes only so many examples from the beginning.
+        """
         rows = self.rows.rows(stream)
         source_of_seed: list[int | str] = [self.seed, self.name, stream, self.rows.step]
         if self._part is not None:
@@ -240,14 +249,17 @@ class Streams:
         width: int | None = None,
         stream: str = "primary",
     ) -> Tensor:
-        """Per-example losses of chosen examples of a task; texts are cut to `width` tokens."""
+        """Per-example losses of the examples `rows` of a task; texts are cut to `width` tokens.
+
+        `stream` names the batch in errors; only held-out examples (`JUDGES`) are never augmented.
+        """
         inputs, targets = task.examples.take(rows, width)
         inputs = inputs.to(self.device, non_blocking=True)
         if targets is not None:
             targets = targets.to(self.device, non_blocking=True)
         if self.augment and stream != JUDGES:
             inputs = augmented(inputs, self.augment)
-        with _enough(stream, f"training.{self.name}"), self.autocast():
+        with _enough_for_batch_norm(stream, f"training.{self.name}"), self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -258,8 +270,12 @@ class Streams:
 
 
 @contextmanager
-def _enough(stream: str, phase: str) -> Iterator[None]:
-    """If BatchNorm gets a single example, raise an error that names the batch."""
+def _enough_for_batch_norm(stream: str, phase: str) -> Iterator[None]:
+    """If BatchNorm gets a single example inside the block, raise an InputError that names the
+    setting of the batch.
+
+    `phase` is the section of its settings, such as training.guided.
+    """
     try:
         yield
     except ValueError as error:

@@ -80,8 +80,8 @@ def load_data(
 
 
 def read_again(config: Config, data: Prepared) -> Prepared:
-    """Return pooled data as the model of `config` reads them: texts get the numbers of its
-    tokenizer, others stay as they are.
+    """Return pooled data as the model of `config` reads them: texts are tokenized again for this
+    model, other data stay as they are.
     """
     if data.kind != "text":
         return data
@@ -119,8 +119,10 @@ def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
 
 
 def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> str:
-    """Return the metric that chooses the model; refuses one that is undefined for the task or these
-    held-out targets.
+    """Return the metric that chooses the model; refuses one that is undefined for the task or for
+    the targets of the held-out examples.
+
+    `held_out`: these targets (n, or n x labels); None if they are not known yet.
     """
     metric: str = config.training.metric
     if metric == "auto":
@@ -202,8 +204,9 @@ def run(
 def channels_of(
     config: Config, data: Prepared, folder: RunFolder, progress: Progress
 ) -> Channels | None:
-    """Return the label channels of a run, from its folder if it continues; None for a strategy
-    without any.
+    """Return the label channels of a run: from its folder if the run continues, else estimated now.
+
+    None for a strategy that translates no labels.
     """
     if not wants_channels(config):
         return None
@@ -281,10 +284,11 @@ class _Job:
         self.logs: list[Log] = []
         self.model = new_model(config, data, device)
         self.metric = chosen_metric(config, data, data.validation.targets)
-        # Both are built before anything is written: a strategy that cannot be built makes no
-        # folder.
+        # The model and the phases are built before anything is written: a strategy that cannot be
+        # built makes no folder.
         captured = captures(config, data, device)
-        # The model has the output layers, and so the initial weights, of all strategies.
+        # The model is built from the untranslated data, so that it has the same output layers, and
+        # so the same initial weights, with every strategy.
         learned = data if channels is None else translated(data, channels)
         phases = []
         for name in phase_names(config):
@@ -355,7 +359,7 @@ class _Job:
         )
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """Write a line of metrics to the file, the bar and the dashboards."""
+        """Write a line of metrics to the file and the dashboards; an evaluation also to the bar."""
         self.folder.record({"phase": self.phases.current.name, **values})
         if f"validation/{self.metric}" in values:
             names = (self.metric, "loss")
