@@ -60,19 +60,19 @@ class Coordinates(Subspace):
         one exchange.
         """
         square = dot(primary, primary)
-        compared = None
+        judge = None
         if judges is not None:
-            compared = Judges(judges, dot(judges, judges), dot(judges, primary))
+            judge = Judges(judges, dot(judges, judges), dot(judges, primary))
         splits = {}
         inners = {}  # ⟨g_aux, g_prim⟩ of each task
         judged = {}  # what `_weigh_` collects in `parts`, and ⟨g_aux, g_judge⟩
         for name, task in tasks.items():
             inners[name] = dot(task.gradient, primary)
-            parts = None
-            if compared is not None and isinstance(task.eta, Weights):
-                parts = torch.zeros(2, 2, dtype=torch.float64, device=primary.device)
-                judged[name] = (parts, dot(task.gradient, compared.rows))
-            splits[name] = _weigh_(task, primary, compared, parts)
+            judged_parts = None
+            if judge is not None and isinstance(task.eta, Weights):
+                judged_parts = torch.zeros(2, 2, dtype=torch.float64, device=primary.device)
+                judged[name] = (judged_parts, dot(task.gradient, judge.rows))
+            splits[name] = _weigh_(task, primary, judge, judged_parts)
         total, *others = [task.gradient for task in tasks.values()]
         for gradient in others:
             total.add_(gradient)
@@ -84,8 +84,8 @@ class Coordinates(Subspace):
                 numbers += [*split, inners[name]]
             for pair in judged.values():
                 numbers += pair
-            if compared is not None:
-                numbers += [compared.square, compared.primary]
+            if judge is not None:
+                numbers += [judge.square, judge.primary]
             self.workers.sum_numbers_(numbers)
         reports = {}
         cosines = {}
@@ -93,10 +93,10 @@ class Coordinates(Subspace):
             inside = split.helpful + split.harmful  # ‖g_aux‖², as nothing is neutral
             products = partial(_unchanged, (inside, inners[name], square))
             reports[name] = TaskReport(partial(Split, *split), products)
-            if compared is not None and name in judged:
-                parts, whole = judged[name]
-                values = Cosines(parts[0], parts[1], whole, inside)
-                cosines[name] = values.values(compared, square, self.layout.dtype)
+            if judge is not None and name in judged:
+                judged_parts, whole = judged[name]
+                values = Cosines(judged_parts[0], judged_parts[1], whole, inside)
+                cosines[name] = values.values(judge, square, self.layout.dtype)
         whole_span = partial(torch.ones_like, square)
         rank = partial(torch.Tensor.long, self.effective_rank)
         return Update(total, reports, whole_span, rank, cosines)

@@ -229,6 +229,9 @@ class Stored(Subspace):
         return norms
 
     def load(self, rows: Tensor) -> None:
+        """Load saved rows (this worker's columns); refuses another shape, and rows that are not
+        orthonormal.
+        """
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
             raise ValueError(
                 f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most "

@@ -270,6 +270,11 @@ class Windows(Outer):
         pads: Sequence[int],
         groups: int,
     ) -> None:
+        """Note the sizes of a call with `weight`; nothing is copied yet.
+
+        In terms of `Outer`, the parameter of a group has o / groups `rows` and (channels, window)
+        `columns`, and an example has r times as many positions as a map.
+        """
         self.gradient = gradient
         self.x = x
         self.examples = examples
@@ -281,7 +286,7 @@ class Windows(Outer):
         self.columns = weight[0].numel()
         self.size = weight.numel()
         self.shape = weight.shape
-        self.window = weight.shape[2:]
+        self.window = weight.shape[2:]  # its size in each dimension
         self.sizes = gradient.shape[2:]  # the positions in each dimension
         self.each = gradient.shape[0] // examples  # r
         self.length = self.each * self.sizes.numel()

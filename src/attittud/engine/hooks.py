@@ -43,6 +43,7 @@ class Hooks(Loop):
 
     def __init__(self) -> None:
         self.record: Recorder | None = None
+        """The record of the latest forward pass, inside of `watch`."""
         self._confirmed: set[Form] = set()
         """How the parameters were used in the passes that have been compared."""
         self._compared: set[str] = set()
@@ -134,6 +135,7 @@ class HookedJacobian(Jacobian):
     engine: Hooks
 
     def __init__(self, engine: Hooks, record: Recorder, losses: Tensor, layout: Layout) -> None:
+        """Find the recorded calls that the gradients need; refuses a call without a rule."""
         super().__init__(engine, losses, layout)
         self.record = record
         self.half = False  # whether a gradient came in half precision
@@ -223,6 +225,7 @@ class HookedJacobian(Jacobian):
         self._weight = weight
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        """weights (r x m) times J, added to `out` (r x D) if it is given, by one pass for all rows."""
         if weights.shape[0] == 1:  # an ordinary gradient of weighted losses
             return super().left(weights, out)
         if out is None:
@@ -239,6 +242,7 @@ class HookedJacobian(Jacobian):
         return out
 
     def right(self, vectors: Tensor) -> Tensor:
+        """J times the rows of `vectors` (l x D): m x l, in float64, by one pass for all of them."""
         self._expected = ()  # here every loss must have weight 1
         shape = (self.examples, len(vectors))
         device = self.layout.device

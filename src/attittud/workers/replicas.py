@@ -33,6 +33,11 @@ class Group(Workers):
         size: int,
         describe: Callable[[], str],
     ) -> None:
+        """Join the `size` workers of some groups as worker `number`.
+
+        A sum over all workers is a sum over each of the groups in turn. `describe` returns what must
+        be equal on all workers.
+        """
         self.describe = describe
         self.groups = groups
         self.device = device
@@ -40,6 +45,7 @@ class Group(Workers):
         self.number = number
         self.size = size
         self._names: set[tuple[str, ...]] = set()
+        """The names of auxiliary losses that were found equal on all workers."""
 
     def all_reduce_(
         self,

@@ -32,6 +32,10 @@ class Shards(Group):
     named: Named
 
     def __init__(self, model: nn.Module, describe: Callable[[], str]) -> None:
+        """Find this worker's place in the mesh; refuses shards that are placed in other ways.
+
+        The sharded modules of the model show their shards afterwards.
+        """
         self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self.modules:
             # Between a forward and a backward pass the model may show its unsharded parameters.
@@ -44,7 +48,7 @@ class Shards(Group):
         _check_not_offloaded(first.device.type, mesh.device_type)
         coordinate = mesh.get_coordinate()
         assert coordinate is not None
-        number = 0
+        number = 0  # of this worker, counted row by row through the mesh
         for length, position in zip(mesh.shape, coordinate, strict=True):
             number = number * length + position
         self.shard = coordinate[-1]

@@ -139,15 +139,17 @@ def run_all(
     for row, quality, seed in product(ALONE, others, range(seeds)):
         if row in ROWS:
             results[row, quality, seed] = results[row, first, seed]
+    # Each quality gives a comparison with one table. The page is the first of them, with the tables
+    # of all.
     page: dict[str, Any] = {}
     tables = []
     for quality in QUALITIES:
         comparison = _comparison(quality, seeds, folder, results)
         (table,) = comparison["tables"]
         about = f"auxiliary labels: {quality}"
-        if quality == first:  # its decision is that of the page
+        if quality == first:
             page = comparison
-        else:
+        else:  # the decision of the page is about the first quality alone
             about += f". {table['decision']['text'].removesuffix('.')}"
         tables.append(table | {"name": quality, "about": about})
     whole = {

@@ -140,16 +140,17 @@ class Encoder(TextBody):
         return torch.where(inputs.ne(self.pad), number, 0)
 
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        # n x L, 0 for padding.
-        present = (inputs != self.pad).long() if segments is None else segments
+        restart = segments is not None  # a row may hold several texts
+        if segments is None:
+            segments = (inputs != self.pad).long()
         if self.first is None:
-            output = self.model(input_ids=inputs.long(), attention_mask=(present > 0).long())
+            output = self.model(input_ids=inputs.long(), attention_mask=(segments > 0).long())
             states: Tensor = output.last_hidden_state
             return states
         # Positions and a mask are given in full: otherwise transformers would read the mask on the
         # host, and give all rows the same positions.
-        positions = _positions(present, restart=segments is not None) + self.first
-        return _states(self.model, inputs.long(), present, positions)
+        positions = _positions(segments, restart=restart) + self.first
+        return _states(self.model, inputs.long(), segments, positions)
 
 
 def _positions(segments: Tensor, *, restart: bool) -> Tensor:
@@ -395,6 +396,7 @@ class HFImageBody(nn.Module):
         self.channels = int(getattr(model.config, "num_channels", 3))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return n x features for images n x C x H x W."""
         if x.shape[1] == 1:
             x = x.expand(-1, self.channels, -1, -1)  # grey images for a network that needs colours
         output = self.model(pixel_values=x)

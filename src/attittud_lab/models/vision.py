@@ -145,8 +145,9 @@ class ResNet18(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], dropout: float) -> None:
         super().__init__()
-        stride = 1 if shape[1] < 48 else 2
-        small = shape[1] < 96
+        height = shape[1]
+        stride = 1 if height < 48 else 2
+        small = height < 96
         kernel = 3 if small else 7
         stem = nn.Conv2d(shape[0], 64, kernel, stride, kernel // 2, bias=False)
         self.stem = nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU())

@@ -45,6 +45,7 @@ class Tracker:
     """wandb and trackio, which have `init`, `log` and `finish` of the same form."""
 
     def __init__(self, package: str, run_dir: Path, config: Mapping[str, Any]) -> None:
+        """Begin a run of the dashboard, named after the last two folders of `run_dir`."""
         try:
             self._module = __import__(package)
         except ImportError:

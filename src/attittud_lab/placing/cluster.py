@@ -211,6 +211,7 @@ class _Cluster(OtherProcesses):
     cure = f"check the cluster, {_AGAIN}"
 
     def __init__(self, ray: Any) -> None:
+        """Look at the nodes of the connected cluster, and open a queue for messages of jobs."""
         super().__init__()
         self._ray = ray
         self._numbers = count()

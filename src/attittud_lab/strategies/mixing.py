@@ -342,6 +342,10 @@ class Symmetric(Strategy):
         *,
         resumable: bool,
     ) -> None:
+        """Make the aggregator `kind` of TorchJD with its `arguments`, for the strategy `name`.
+
+        `weights` are those of the auxiliary sources.
+        """
         aggregation = optional("torchjd.aggregation", "torchjd", f"strategy {name!r}", "torchjd")
         try:
             self.aggregator = getattr(aggregation, kind)(**arguments)

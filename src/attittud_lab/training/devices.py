@@ -230,6 +230,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, action: Callable[[], T]) -> tuple[T, Replay]:
+        """Record an action; returns its result, whose memory a replay writes, and the replay."""
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream(self._device)
         try:

@@ -41,6 +41,10 @@ class Batches:
         sizes: Mapping[str, int],
         held_on: torch.device | None,
     ) -> None:
+        """Draw the order of each task's examples from the seed.
+
+        `tasks` and `sizes` (examples of a batch) are by stream.
+        """
         self._tasks = tasks
         self._sizes = sizes
         self._held_on = held_on
@@ -53,9 +57,11 @@ class Batches:
             order = Order(len(examples), seed, f"{phase}/{name}", device, lengths)
             self._orders[name] = order
         self._held: dict[str, Tensor] = {}
+        """With `held_on`: the rows of the current step by stream, always in the same memory."""
         self._block = -1
         """Number of the block of `_BLOCK` steps whose rows are on the device."""
         self._rows_of_block: dict[str, Tensor] = {}
+        """The rows of these steps by stream: `_BLOCK` x examples."""
         self.step = 0
 
     def load(self, step: int) -> None:
@@ -141,6 +147,7 @@ class Streams:
     """The number of the current micro-batch; None for the whole step."""
 
     def __post_init__(self) -> None:
+        """Add the streams `basis` and, if there are judges, `JUDGES`, which read primary data."""
         self._tasks = {"primary": self.primary_task, "basis": self.primary_task, **self.tasks}
         if self.judges is not None:
             self._tasks[JUDGES] = replace(self.primary_task, examples=self.judges)

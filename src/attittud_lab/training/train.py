@@ -183,6 +183,7 @@ def run(
     path = default_run_dir(config, "run") if run_dir is None else Path(run_dir)
 
     def train(folder: RunFolder) -> RunResult:
+        """Begin or continue the run in its folder."""
         device = choose_device(config.device)
         shown = progress or Progress()
         prepared = on_device(data or load_data(config), device)
@@ -275,6 +276,10 @@ class _Job:
         progress: Progress,
         channels: Channels | None,
     ) -> None:
+        """Build the model and its phases; nothing is written yet.
+
+        With `channels` the auxiliary tasks learn through them. `data` must be on the device.
+        """
         self.config = config
         self.data = data
         self.device = device
