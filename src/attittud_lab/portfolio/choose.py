@@ -39,8 +39,8 @@ class HeldOut:
     def figures(self, outputs: Tensor) -> dict[str, float]:
         """Return the figures of out-of-fold outputs (n x classes).
 
-        An area under the ROC curve is the mean over the folds in which it is defined, because the
-        scores of two models have no common order.
+        With several labels at once, an area under the ROC curve is the mean over the folds in which
+        it is defined, because the scores of the models of two folds have no common order.
         """
         values = figures(self.task, outputs, self.targets)
         if not self.task.several:
@@ -73,7 +73,7 @@ class HeldOut:
         )
 
     def likely(self, outputs: Tensor) -> Numbers:
-        """Return the probabilities of outputs, both n x classes."""
+        """Return the probabilities of classes (or of yes) for outputs, both n x classes."""
         return probabilities(outputs, several=self.task.several)
 
     def losses(self, likely: Numbers) -> Numbers:
@@ -113,17 +113,19 @@ class Curve:
 
     scores: Sequence[float]
     losses: Sequence[float]
-    second: int = 0
-    """The first look of the second phase. Looks of two phases are not smoothed together: a new head
-    starts low.
+    second_phase_start: int = 0
+    """The first look of the second phase; 0 or the number of looks if there is one phase alone.
+    Looks of two phases are not smoothed together, because a new head starts low.
     """
     count: int = 0
     """How many examples were held out; 0 if their number should be ignored."""
 
     @classmethod
-    def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second: int = 0) -> Curve:
-        """Measure the out-of-fold outputs of each look, n x classes. A score that is not defined is
-        worse than all others.
+    def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second_phase_start: int = 0) -> Curve:
+        """Measure the out-of-fold outputs of each look, n x classes.
+
+        `second_phase_start` is the first look of the second phase. A score that is not defined
+        counts as -inf, worse than all others.
         """
         scores = []
         losses = []
@@ -134,7 +136,7 @@ class Curve:
                 score = -math.inf
             scores.append(score)
             losses.append(values["loss"])
-        return cls(scores, losses, second, len(held_out.targets))
+        return cls(scores, losses, second_phase_start, len(held_out.targets))
 
     @property
     def best(self) -> int:
@@ -146,9 +148,10 @@ class Curve:
         look with the best score.
         """
         values = self.smoothed
+        # The best score; among equal ones the lowest log-loss, then the earliest look.
         top = max(range(len(values)), key=lambda look: (*values[look], -look))
         score = values[top][0]
-        if not self.count or not 0 < score < 1:
+        if not self.count or not 0 < score < 1:  # no standard error can be computed
             return top
         error = math.sqrt(score * (1 - score) / self.count)  # as if it were an accuracy
         return max(look for look in range(len(values)) if values[look][0] >= score - error)
@@ -158,8 +161,8 @@ class Curve:
         """(score, -loss) of each look, as means over the look and its neighbours of the same
         phase.
         """
-        scores = _smooth(self.scores, self.second)
-        losses = _smooth(self.losses, self.second)
+        scores = _smooth(self.scores, self.second_phase_start)
+        losses = _smooth(self.losses, self.second_phase_start)
         return [(score, -loss) for score, loss in zip(scores, losses, strict=True)]
 
     @property
@@ -168,10 +171,10 @@ class Curve:
         return self.smoothed[self.best]
 
 
-def _smooth(values: Sequence[float], second: int) -> list[float]:
+def _smooth(values: Sequence[float], second_phase_start: int) -> list[float]:
     """Return means over each look and its neighbours in the same phase."""
     means: list[float] = []
-    for phase in (values[:second], values[second:]):
+    for phase in (values[:second_phase_start], values[second_phase_start:]):
         means += [fmean(phase[max(0, i - 1) : i + 2]) for i in range(len(phase))]
     return means
 
@@ -182,11 +185,12 @@ def greedy(
     """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004,
     with replacement).
 
-    `likely` has the out-of-fold probabilities of each candidate, n x classes; there are at most
-    `picks`. The first pick is the best candidate. After k picks with the sum S of probabilities,
-    the next one is the candidate c with the lowest log-loss of (S + p_c) / (k + 1). The shortest
-    series of picks with the lowest loss is kept, so that no pick is useless; losses that differ by
-    rounding alone count as equal.
+    `likely` has the out-of-fold probabilities of each candidate, n x classes. There are at most
+    `picks` picks, and the first one is the candidate `first`, the best. After k picks with the sum
+    S of probabilities, the next one is the candidate c with the lowest log-loss of
+    (S + p_c) / (k + 1). The shortest series of picks with the lowest loss is kept, so that no pick
+    is useless; losses that differ by rounding alone count as equal. Candidates without a pick are
+    left out of the result, and the counts have no common divisor.
     """
     series = [first]
     total = likely[first].copy()

@@ -34,7 +34,10 @@ TIMED = 32
 
 @dataclass
 class Members:
-    """The members of a model in a run folder: networks and simple models, each with its share."""
+    """The members of a model in a run folder: networks and simple models.
+
+    While members are added, the share of each is its number of picks; `shared` divides by the sum.
+    """
 
     folder: Path
     files: list[Member] = field(default_factory=list)
@@ -45,34 +48,40 @@ class Members:
     lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Logged steps of the training of networks on all labels, by candidate."""
 
-    def add_networks(self, networks: Networks, weights: Mapping[Path, float]) -> None:
-        """Add networks of a learner, from the files of their weights, with their shares."""
+    def add_networks(self, networks: Networks, picks: Mapping[Path, float]) -> None:
+        """Copy networks of a learner into the folder, as members.
+
+        `picks` has the files of their weights, and how many picks each of them stands for.
+        """
         described: dict[str, Any] = {}
-        if networks.learner != NETWORK:
+        if networks.learner != NETWORK:  # the network of `model:` is described in model.json
             model = networks.config.model
             described["model"] = to_dict(model)
             name = f"{DESCRIPTION}-{safe_name(networks.learner)}"
             folder = keep_description(model, self.folder, name)
             if folder is not None:
                 described["network"] = folder
-        for path, share in weights.items():
+        for path, count in picks.items():
             tensors = load_weights(path)
-            used = {key: tensor for key, tensor in tensors.items() if predicts(key)}
-            name = self._save(used)
-            member = {"kind": "network", "weights": name, "share": share, **described}
+            predicting = {key: tensor for key, tensor in tensors.items() if predicts(key)}
+            name = self._save(predicting)
+            member = {"kind": "network", "weights": name, "share": count, **described}
             self.files.append(Member(**member))  # type: ignore[typeddict-item]  # built in two parts
 
     def add_refitted(
         self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]
     ) -> None:
-        """Add the networks that were trained on all labels."""
-        weights = {}
+        """Add the networks that were trained on all labels, with what their training took.
+
+        `picks` and `results` are by the candidates' labels.
+        """
+        picks_by_file = {}
         for label, result in results.items():
-            weights[networks.trial(label, None) / WEIGHTS] = float(picks[label])
+            picks_by_file[networks.trial_folder(label, None) / WEIGHTS] = float(picks[label])
             self.steps += result.steps
             self.seconds += result.seconds
             self.lines[label] = result.lines
-        self.add_networks(networks, weights)
+        self.add_networks(networks, picks_by_file)
 
     def add_simple(
         self,
@@ -83,8 +92,10 @@ class Members:
         share: float,
         seconds: float,
     ) -> None:
-        """Add a simple model: its description and arrays, the name of its features, and the time
-        that its training took.
+        """Write a simple model into the folder, as a member.
+
+        `plain` is its description and `tensors` its arrays. `features` is the name of its features
+        in files, `share` its number of picks, and `seconds` what its training took.
         """
         about = f"member-{len(self.files)}.json"
         write_atomically(self.folder / about, json.dumps(dict(plain)).encode())
@@ -116,7 +127,10 @@ def describe(
     scores: Tensor,
     held_out: HeldOut,
 ) -> ModelFile:
-    """Return model.json without size and time; `scores` are the out-of-fold scores of the model."""
+    """Return model.json without size and time.
+
+    The temperature is fitted to `scores`, the out-of-fold scores of the model, n x classes.
+    """
     return model_file(
         config,
         data,
@@ -161,8 +175,8 @@ def write_metrics(
     winner: Standing,
     metric: str,
 ) -> None:
-    """Write metrics.jsonl: the logged steps of the final training, and the winner's out-of-fold
-    figures by look.
+    """Write metrics.jsonl: the logged steps of the final training (`lines`), and the winner's
+    out-of-fold figures by look. The file is empty if the winner is a simple candidate.
     """
     if winner.simple or networks is None:
         write_atomically(folder / "metrics.jsonl", b"")
@@ -171,13 +185,14 @@ def write_metrics(
     assert curve is not None
     rows = list(map(dict, lines))
     for look, (score, loss) in enumerate(zip(curve.scores, curve.losses, strict=True)):
-        place = networks.place(look)
+        when = networks.phase_and_step(look)
+        # Looks come from the trials on folds; the time is that of the final training at this step.
         seconds = 0.0
         for line in lines:
-            if line["phase"] == place["phase"] and line["step"] <= place["step"]:
+            if line["phase"] == when["phase"] and line["step"] <= when["step"]:
                 seconds = line["seconds"]
         figures = {f"validation/{metric}": score, "validation/loss": loss}
-        rows.append({**place, "seconds": seconds, **figures})
+        rows.append({**when, "seconds": seconds, **figures})
     order = list(phase_lengths(networks.config))
     rows.sort(key=lambda row: (order.index(row["phase"]), row["step"]))
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -192,10 +207,10 @@ def write_predictions(
     model: Tensor,
     names: list[str] | None,
 ) -> None:
-    """Write out_of_fold.safetensors: the scores of each candidate's best look and of the model, for
-    held-out labels.
+    """Write out_of_fold.safetensors: scores of each candidate's best look, and of the model.
 
-    `names` are what a person calls these examples.
+    `rows` are the numbers of the held-out examples, `model` the model's scores for them (n x
+    classes), and `names` what a person calls them.
     """
     state = {
         "rows": rows,

@@ -35,7 +35,7 @@ class Intervals:
         count = len(held_out.targets)
         self.held_out = held_out
         self.few: int | None = None
-        """How many groups there are, if they are too few."""
+        """How many groups there are, if they are too few for an interval; else None."""
         self._scores: dict[int, tuple[Tensor, Numbers]] = {}
         """Outputs and their scores, by the identity of the outputs: a baseline is compared with
         many others.
@@ -53,7 +53,7 @@ class Intervals:
             self.draws.append(np.concatenate([members[group] for group in drawn]))
 
     def scores(self, outputs: Tensor) -> Numbers:
-        """Return the score of n x classes outputs in each draw."""
+        """Return the score of outputs (n x classes) in each draw; NaN with too few groups."""
         if self.few is not None:
             return np.full(len(self.draws), math.nan)
         if id(outputs) not in self._scores:
@@ -97,8 +97,10 @@ class Intervals:
 def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
     """Compare a model with the best guess that is the same for every example.
 
-    That is the most frequent class, or one answer for each label. A model whose score is not
-    defined is not shown to be better.
+    That is the most frequent class, or one answer for each label. `scores` are the model's, n x
+    classes. The result has the frequent `class` (None with several labels at once), the guess's
+    `score`, the model's `difference` from it with its interval, and whether the guess is `beaten`.
+    A model whose score is not defined is not shown to be better.
     """
     held_out = intervals.held_out
     targets = held_out.targets
@@ -112,7 +114,7 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
         always = torch.logit(targets.double().mean(0), 1e-6)
     else:
         counts = targets.bincount(minlength=len(task.classes))
-        always = (counts + 1).double().log()
+        always = (counts + 1).double().log()  # scores, one for each class; + 1 keeps them finite
         name = str(task.classes[int(counts.argmax())])
     outputs = always.float().expand(len(targets), -1)
     constant = held_out.figures(outputs)[metric]
@@ -178,8 +180,8 @@ def _macro_f1(
         hits = both[rows].sum(0)
         total = is_positive[rows].sum(0) + predicted_positive[rows].sum(0)
         # A label without any examples counts as 0, a class without any examples does not count.
-        counts = (total > 0) | (targets.ndim == 2)
-        scores.append((2 * hits / np.maximum(total, 1))[counts].mean())
+        is_counted = (total > 0) | (targets.ndim == 2)
+        scores.append((2 * hits / np.maximum(total, 1))[is_counted].mean())
     return np.array(scores)
 
 
@@ -191,12 +193,12 @@ def _auc(
     The area of a label is the share of pairs of a positive and a negative example whose outputs
     have the right order.
     """
-    # Outputs are sorted once. Counting how often each was drawn is ten times as fast as sorting
-    # every draw.
+    # Outputs are sorted once: a level is the rank of an output among the different outputs of its
+    # label. Counting how often each level was drawn is ten times as fast as sorting every draw.
     levels = [np.unique(column, return_inverse=True)[1] for column in outputs.T]
     undefined: np.ndarray = np.asarray(np.isnan(outputs).any(1))
 
-    def ordered(level: np.ndarray, labels: np.ndarray) -> float:
+    def pairs_in_order(level: np.ndarray, labels: np.ndarray) -> float:
         """Count pairs of a positive and a lower negative example; a tie is half a pair."""
         positive = np.bincount(level[labels == 1], minlength=len(outputs))
         negative = np.bincount(level[labels == 0], minlength=len(outputs))
@@ -212,7 +214,7 @@ def _auc(
             return math.nan
         areas = []
         for label in defined:
-            pairs = ordered(levels[label][rows], labels[:, label])
+            pairs = pairs_in_order(levels[label][rows], labels[:, label])
             areas.append(pairs / (positive[label] * negative[label]))
         return float(np.mean(areas))
 

@@ -61,7 +61,8 @@ def chance(
         evidence = (b - a) / √(a (1 - a) / n) + t,    t = mean(d) / (std(d) / √n)
         value = 1 / (1 + exp(-(INTERCEPT + SLOPE · evidence)))
 
-    `usual`: the candidates are those that the formula was calibrated on.
+    `usual`: the candidates are those that the formula was calibrated on. In the result, `gain` is
+    mean(d) and `calibrated` is `usual`.
     """
     alone = best_alone(standings)
     others = with_auxiliary(standings)
@@ -96,7 +97,11 @@ def _ranking_score(standing: Standing) -> float:
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
-    """Return the best candidate with auxiliary data minus the best without, both out of fold."""
+    """Return the best candidate with auxiliary data minus the best without, both out of fold.
+
+    `of` is the number of candidates among which the best was chosen. Returns None if there is
+    nothing to compare.
+    """
     alone = best_alone(standings)
     best = best_with_auxiliary(standings)
     if alone is None or best is None:
@@ -130,7 +135,11 @@ def answer(gain: Mapping[str, Any] | None) -> Literal["use", "no_help", "unclear
 def rows(
     standings: Sequence[Standing], intervals: Intervals, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Return a row for each candidate, from the best to the worst; diverged candidates are last."""
+    """Return a row for each candidate, from the best to the worst; diverged candidates are last.
+
+    `picks` says how often candidates are members of the model. `to_reference` compares a candidate
+    with the best one without auxiliary data.
+    """
     reference = best_alone(standings)
     simple = without_us(standings)
     table = []

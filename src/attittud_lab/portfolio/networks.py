@@ -63,13 +63,13 @@ LONG = 60.0
 
 @dataclass(frozen=True)
 class Setting:
-    """What the trials of a learner share."""
+    """What all trials of a learner have in common."""
 
     config: Config
     data: Prepared
     """On the device that trains."""
     handed: Prepared
-    """As the data were read, for trials in other processes."""
+    """The same data in main memory and without names, for trials in other processes."""
     device: torch.device
     folder: RunFolder
     folds: Folds
@@ -78,13 +78,15 @@ class Setting:
     place: Place
 
     def reading(self, config: Config, data: Prepared) -> Setting:
-        """Return the setting of another job on data that were read for it."""
+        """Return the setting of another job, with the `data` that were read for it."""
         moved = on_device(data, self.device)
         return replace(self, config=config, data=moved, handed=without_names(data))
 
 
 def without_names(data: Prepared) -> Prepared:
-    """Return data that can be handed to other processes."""
+    """Return the data for other processes: no trial needs the names of examples, and open sources
+    cannot be handed over.
+    """
     return replace(data, names=None, parts=None)
 
 
@@ -100,8 +102,11 @@ class Networks:
         spent: float = 0.0,
         optional: bool = False,
     ) -> None:
-        """`part` of the budget is for this learner, after simple candidates `spent` some seconds of
-        it; networks are `optional` if simple candidates can make the model.
+        """Build the candidates.
+
+        The budget of time is that of the job without the seconds `spent` on simple candidates;
+        `part` of it, from 0 to 1, is for this learner. Networks are `optional` if simple candidates
+        can make the model.
         """
         self.setting = setting
         self.learner = learner
@@ -142,7 +147,10 @@ class Networks:
         self.train()
 
     def planned(self) -> Plan:
-        """Plan what the budget allows; a continued run reads its earlier plan."""
+        """Return what the budget allows, and keep only the planned candidates, steps and threads.
+
+        The plan is made from times on the first fold, and written; a continued run reads it.
+        """
         setting = self.setting
         path = setting.folder.path / plan_file(self.learner)
         plan = Plan.read(path)
@@ -174,8 +182,9 @@ class Networks:
         return plan
 
     def threads_on(self, fold: Prepared) -> int:
-        """Choose the threads of all trials, by steps of a candidate that uses auxiliary data if one
-        does.
+        """Return how many threads all trials use, as measured on steps of one candidate.
+
+        The first candidate is primary_only; the second one, if there is any, uses auxiliary data.
         """
         entry = self.entries[min(1, len(self.entries) - 1)]
         return threads_of(config_for(entry, self.config, self.config.seed), data_for(entry, fold))
@@ -183,34 +192,37 @@ class Networks:
     # --------------------------------------------------------------------------------------- trials
 
     def train(self) -> None:
-        """Train all candidates on all folds."""
+        """Train all candidates on all folds, and put what they showed into `standings`.
+
+        Weights that no ensemble needs are removed. If all candidates diverged, this is an error.
+        """
         setting = self.setting
         setting.progress.stage(self.learner)
         jobs = self.trials()
         results = self.results(jobs)
-        for entry in self.entries:
+        for entry in self.entries:  # results come candidate by candidate, and fold by fold
             standing = self.standing(entry, list(islice(results, setting.folds.count)))
             self.standings[entry.label] = standing
             self.prune(entry.label)
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
-        for _ in results:  # the place ends its work
+        for _ in results:  # nothing is left to read, but the generator ends the work of the place
             pass
         if all(standing.curve is None for standing in self.standings.values()):
             why = next(iter(self.standings.values())).diverged
             raise InputError(f"every network of the portfolio diverged: {why}")
 
     def trials(self) -> list[TrialJob]:
-        """All folds of all candidates."""
+        """Return the jobs of all trials: candidate by candidate, and fold by fold."""
         until = look_steps(self.config)[-1]
         keeps = keeps_folds(self.config.portfolio)
         jobs = []
         for entry, fold in product(self.entries, range(self.setting.folds.count)):
-            folder = self.trial(entry.label, fold)
+            folder = self.trial_folder(entry.label, fold)
             jobs.append(TrialJob(self.config, entry, fold, until, folder, keeps))
         return jobs
 
     def results(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Yield the results of trials, in their order; finished ones are only read."""
+        """Return the results of trials in the order of `jobs`; finished trials are only read."""
         setting = self.setting
         trials = []
         for job in jobs:
@@ -223,7 +235,7 @@ class Networks:
         return results_of(trials, setting.place, setting.progress)
 
     def call(self, job: TrialJob) -> Job:
-        """Describe a trial to the place that runs it."""
+        """Describe a trial to the place that runs it: what it calls, with which data."""
         setting = self.setting
         data = setting.handed
         if isinstance(setting.place, InThisProcess):
@@ -250,11 +262,12 @@ class Networks:
         best: dict[str, Any] = {}
         if diverged is None:
             outputs_of_folds = (trial.outputs for trial in trials)
+            # For each look, the outputs of all held-out examples, fold by fold.
             looks = list(map(torch.cat, zip(*outputs_of_folds, strict=True)))
             curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
             # The outputs of all looks of all candidates would need much memory.
             outputs = looks[curve.best]
-            best = {"look": curve.best, **self.place(curve.best)}
+            best = {"look": curve.best, **self.phase_and_step(curve.best)}
         return Standing(
             entry.label,
             {"learner": self.learner, **to_dict(entry.strategy)},
@@ -268,11 +281,11 @@ class Networks:
             best=best,
         )
 
-    def place(self, look: int) -> dict[str, Any]:
-        """Return the phase and the step of a look."""
-        step = look_steps(self.config)[look]
+    def phase_and_step(self, look: int) -> dict[str, Any]:
+        """Return the phase of a look and its step, which is counted within the phase."""
+        step = look_steps(self.config)[look]  # counted over all phases
         lengths = phase_lengths(self.config)
-        first, *later = lengths
+        first, *later = lengths  # names: there are one or two phases
         if later and step > lengths[first]:
             return {"phase": later[0], "step": step - lengths[first]}
         return {"phase": first, "step": step}
@@ -280,9 +293,9 @@ class Networks:
     def about(self) -> dict[str, Any]:
         """Return what leaderboard.json says about the plan."""
         looks = range(len(look_steps(self.config)))
-        return {"looks": list(map(self.place, looks)), "plan": asdict(self.plan)}
+        return {"looks": list(map(self.phase_and_step, looks)), "plan": asdict(self.plan)}
 
-    def trial(self, label: str, fold: int | None) -> Path:
+    def trial_folder(self, label: str, fold: int | None) -> Path:
         """Return the folder of a trial; `fold` None is the training on all labels."""
         name = "all"
         if fold is not None:
@@ -290,36 +303,45 @@ class Networks:
         return self.setting.folder.trials_path / safe_name(label) / name
 
     def prune(self, label: str) -> None:
-        """Remove the weights of all looks of a candidate but the best one."""
+        """Remove the weights of all looks of a candidate but the best one; all, if it diverged."""
         looks = set(range(len(look_steps(self.config))))
         curve = self.standings[label].curve
         if curve is not None:
             looks.remove(curve.best)
         for fold, look in product(range(self.setting.folds.count), looks):
-            remove(look_file(self.trial(label, fold), look))
+            remove(look_file(self.trial_folder(label, fold), look))
 
     # ---------------------------------------------------------------------------------- final model
 
-    def fold_weights(self, picks: Mapping[str, int]) -> dict[Path, float]:
-        """The files and shares of an ensemble: the network of every fold after its best look."""
+    def picked_files(self, picks: Mapping[str, int]) -> dict[Path, float]:
+        """Return the files of the networks that replace the picked candidates in an ensemble, and
+        how many picks each stands for.
+
+        A candidate has one network for each fold, as it was after the candidate's best look. Its
+        picks are divided equally among them, so the numbers add up to all picks, not to 1.
+        """
         folds = self.setting.folds.count
-        weights = {}
+        picks_by_file = {}
         for label, count in picks.items():
             curve = self.standings[label].curve
             assert curve is not None
             for fold in range(folds):
-                weights[look_file(self.trial(label, fold), curve.best)] = count / folds
-        return weights
+                file = look_file(self.trial_folder(label, fold), curve.best)
+                picks_by_file[file] = count / folds
+        return picks_by_file
 
     def refit(self, labels: Sequence[str]) -> dict[str, TrialResult]:
-        """Train candidates on all labels up to their best step; those that diverge are marked."""
+        """Train candidates on all labels up to their best step, and return the results by label.
+
+        A candidate that diverges is marked so in `standings`, and cannot be chosen again.
+        """
         steps = look_steps(self.config)
         jobs = []
         for label in labels:
             standing = self.standings[label]
             assert standing.curve is not None and standing.network is not None
             until = steps[standing.curve.best]
-            folder = self.trial(label, None)
+            folder = self.trial_folder(label, None)
             jobs.append(TrialJob(self.config, standing.network, None, until, folder))
         self.setting.progress.stage("final training")
         results = dict(zip(labels, self.results(jobs), strict=True))
@@ -346,21 +368,23 @@ def keeps_folds(settings: PortfolioConfig) -> bool:
 
 
 def plan_file(learner: str) -> str:
-    """The file of a learner's plan in the run folder."""
+    """Return the name of the file with a learner's plan in the run folder."""
     if learner == NETWORK:
         return "plan.json"
     return f"plan-{safe_name(learner)}.json"
 
 
 def safe_name(label: str) -> str:
-    """Return a name for files: labels have letters that no file may have."""
+    """Return a name for files: labels have letters that no file may have.
+
+    A changed name ends in a hash of the label, because `a-b` and `a + b` would share a file.
+    """
     name = re.sub(r"[^\w.=-]+", "-", label)
     if name == label:
         return name
-    # Sources `a-b` and `a + b` would share a file.
     return f"{name[:60]}-{mix(label) % 16**8:08x}"
 
 
 def trial_at(here: Here, job: TrialJob) -> TrialResult:
-    """Run a trial where it takes place."""
+    """Run a trial in the process, on the data and in the folder of the place that took the job."""
     return run_trial(replace(job, folder=here.folder), here.data, here.progress)

@@ -80,7 +80,9 @@ def run(
 def make_setting(
     config: Config, data: Prepared, folder: RunFolder, progress: Progress, place: Place
 ) -> Setting:
-    """Divide pooled data into folds; refuses labels on which the metric is not defined."""
+    """Divide pooled data into folds, and return what all candidates share; refuses labels on which
+    the metric is not defined.
+    """
     device = choose_device(config.device)
     moved = on_device(data, device)
     folds = make_folds(moved, config.portfolio, mix(config.seed, "folds"))
@@ -163,8 +165,10 @@ class Portfolio:
                 self.simple.say(words.networks_skipped(name, too_few))
 
     def network_settings(self) -> dict[str, Setting]:
-        """Return the learners that train networks, by name, each with its configuration and its
-        data.
+        """Return the settings of the learners that train networks, by name.
+
+        `network` trains on the data of the job. A pretrained network has a job of its own, for which
+        texts are read again, because it has its own tokens.
         """
         settings = {}
         if NETWORK in self.learners:
@@ -250,8 +254,8 @@ class Portfolio:
         return [texts[row] for row in self.rows.tolist()]
 
     def choose(self, intervals: Intervals) -> tuple[Standing, dict[str, int], Tensor]:
-        """Return the best candidate, the number of picks of each, and the model's out-of-fold
-        scores.
+        """Return the best candidate, how often each candidate is picked (those that are not picked
+        are left out), and the model's out-of-fold scores, n x classes.
         """
         settings = self.config.portfolio
         standings = taking_part(self.standings.values())
@@ -271,8 +275,10 @@ class Portfolio:
         return winner, picks, mixed(likely, picks, several=self.held_out.task.several)
 
     def members(self, picks: Mapping[str, int]) -> final.Members | None:
-        """Return the members of the model; None if one diverged on all labels, so that the choice
-        is repeated.
+        """Make the members of the model from the picked candidates, and write them.
+
+        Returns None if one diverged on all labels: it is no candidate any more, and the choice has
+        to be repeated.
         """
         members = final.Members(self.folder.path)
         for networks in self.networks.values():
@@ -280,7 +286,7 @@ class Portfolio:
             if not of_networks:
                 continue
             if keeps_folds(self.config.portfolio):
-                members.add_networks(networks, networks.fold_weights(of_networks))
+                members.add_networks(networks, networks.picked_files(of_networks))
             else:
                 results = networks.refit([*of_networks])
                 if any(result.diverged for result in results.values()):
@@ -290,14 +296,14 @@ class Portfolio:
         return members
 
     def of_test(self, scores: Tensor) -> HeldOut:
-        """The test set, as one fold."""
+        """Return the test set as one fold; `scores` are the model's, one row for each example."""
         targets = self.data.test.targets
         assert targets is not None
         folds = np.zeros(len(scores), dtype=np.int64)
         return HeldOut(self.data.primary, targets.cpu(), folds, self.held_out.metric)
 
     def beats_guess(self, scores: Tensor) -> bool:
-        """Whether the test set shows that the model is better than a guess."""
+        """Whether the test set shows that the model, with these test scores, beats a guess."""
         held_out = self.of_test(scores)
         seed = mix(self.config.seed, "test")
         if len(scores) > MOST_TESTED:  # drawn at random: files are often sorted by class
@@ -315,7 +321,11 @@ class Portfolio:
         tested: Tensor | None,
         intervals: Intervals,
     ) -> dict[str, Any]:
-        """The content of leaderboard.json without the size of the model."""
+        """Return leaderboard.json without the size of the model and what labels mean.
+
+        `scores` are the model's out-of-fold scores, and `tested` those for the test set, None
+        without labelled test examples.
+        """
         settings = self.config.portfolio
         metric = self.held_out.metric
         standings = [*self.standings.values()]
@@ -359,7 +369,7 @@ class Portfolio:
         }
 
     def result(self, members: final.Members, scores: Tensor, tested: Tensor | None) -> RunResult:
-        """The content of result.json."""
+        """Return result.json. `scores` are out of fold; `tested` are test scores, if any."""
         trials = 0
         spent = 0.0
         for standing in self.standings.values():

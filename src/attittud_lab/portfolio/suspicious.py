@@ -82,9 +82,10 @@ def suspicious(simple: SimpleCandidates, data: Prepared, folder: Path) -> list[d
             rows.append(suspect.cells(source.name, name))
         top: list[dict[str, Any]] = []
         if len(lists) < MOST_PICTURED:
-            pictures = shown_inputs(data, source.name, suspects.rows[:SHOWN])
-            for suspect, name, picture in zip(suspects.listed, names, pictures, strict=False):
-                top.append(suspect.about(name) | picture)
+            inputs = shown_inputs(data, source.name, suspects.rows[:SHOWN])
+            # Only the first examples of the list are shown, so `inputs` is the shortest.
+            for suspect, name, shown in zip(suspects.listed, names, inputs, strict=False):
+                top.append(suspect.about(name) | shown)
         lists.append(
             {
                 "source": source.name,
@@ -180,7 +181,7 @@ def examine(
     own, and all lists are joined.
     """
     most = MOST_EXAMINED
-    if source.same_classes:
+    if source.same_classes:  # otherwise the judge is not used
         most //= find_learner(judge).slowness
     if len(problem.labels) > MOST_PRIMARY:
         drawn = np.random.default_rng(seed).permutation(len(problem.labels))[:MOST_PRIMARY]
@@ -199,9 +200,11 @@ def examine(
 
 
 def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, SourceData]]:
-    """Yield each label of a source with several at once as a source with the classes no and yes,
-    and the same question about the primary examples that answer it. Without any, the question is
-    one of the source alone.
+    """Yield each label of a source with several at once as a yes/no question: a problem with the
+    primary examples that answer it, and a source, both with the classes no and yes.
+
+    Where no primary example answers it, or the source has other labels than the primary examples,
+    the problem stays as it is, and the source is judged by its own labels alone.
     """
     for column, name in enumerate(source.classes):
         answers = [f"{name}: no", f"{name}: yes"]
@@ -216,7 +219,9 @@ def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, S
 
 
 def _examine(problem: Problem, source: SourceData, most: int, seed: int, judge: str) -> Suspects:
-    """Find labels that look wrong where each example has one, among `most` of them at most."""
+    """Find labels that look wrong where each example has one label. At most `most` labels are
+    examined, drawn at random; `judge` is the learner of the primary classes.
+    """
     rows = np.flatnonzero(source.labels >= 0)
     generator = np.random.default_rng(seed)
     if len(rows) > most:
@@ -225,6 +230,7 @@ def _examine(problem: Problem, source: SourceData, most: int, seed: int, judge: 
     likely, by_chance = probabilities(problem, part, generator, seed, judge)
     listed, right = _doubtful(likely, part.labels)
     if by_chance is None:
+        # The mean probability of the first n labels. It rises with n, as the probabilities do.
         means = np.cumsum(right) / np.arange(1, len(right) + 1)
         count = int((means <= RATE).sum())
     else:
@@ -245,8 +251,10 @@ def _examine(problem: Problem, source: SourceData, most: int, seed: int, judge: 
 
 
 def _doubtful(likely: Numbers, labels: LabelNumbers) -> tuple[RowNumbers, Numbers]:
-    """Return the rows for which another class is sure, the least probable label first, and the
-    probabilities of their labels.
+    """Return the rows for which a class other than the label has a probability of `SURE` or more,
+    the least probable label first, and the probabilities of their labels.
+
+    `likely` has the probability of each class, rows x classes.
     """
     right = likely[np.arange(len(labels)), labels]
     rows = np.flatnonzero((likely.argmax(axis=1) != labels) & (likely.max(axis=1) >= SURE))
@@ -261,8 +269,8 @@ def within_rate(right: Numbers, by_chance: Numbers) -> int:
     primary labels, which say nothing about the source. Of the labels up to right[n - 1], so many
     are expected by chance that the rate is #{by_chance ≤ right[n - 1]} / n.
     """
-    chance = np.searchsorted(by_chance, right, side="right")
-    allowed = np.flatnonzero(chance <= RATE * np.arange(1, len(right) + 1))
+    count_by_chance = np.searchsorted(by_chance, right, side="right")
+    allowed = np.flatnonzero(count_by_chance <= RATE * np.arange(1, len(right) + 1))
     if len(allowed) == 0:
         return 0
     return int(allowed[-1]) + 1
@@ -310,10 +318,14 @@ def probabilities(
 def _posterior(
     problem: Problem, held_out: SourceData, models: SourceModels, seed: int, judge: str
 ) -> Numbers:
-    """Return q(c) of held-out examples of the only source of a problem, rows x classes."""
+    """Return q(c) of held-out examples of the only source of a problem, rows x classes.
+
+    `judge` is fitted with the use *translated* to the primary examples and the rest of the source.
+    """
     source = problem.sources[held_out.name]
     candidate = SimpleCandidate("", judge, "translated", (source.name,))
     settings = find_learner(judge).fewer_settings(problem.several)
+    # The setting in the middle of the learner's list; see WEIGHT for why none is chosen.
     setting = {**settings[len(settings) // 2], "weight": WEIGHT}
     model = fit_final(problem, candidate, setting, seed=seed, models=models)
     channel = Translation.estimate(source, problem, models, seed).channel
@@ -345,7 +357,9 @@ def example_names(data: Prepared, source: str, rows: RowNumbers) -> list[str]:
 
 
 def shown_inputs(data: Prepared, source: str, rows: RowNumbers) -> list[dict[str, str]]:
-    """Return a small picture, the beginning of the text, or nothing for a row of a table."""
+    """Return what the report shows of each example: a small picture, the beginning of the text, or
+    nothing for a row of a table.
+    """
     if data.kind == "text" and data.parts is not None:
         part = data.parts.auxiliary[source]
         return [{"text": str(text)[:LETTERS]} for text in part.listing.fetch(part.rows[rows])]

@@ -41,6 +41,8 @@ enough.
 """
 SENTENCES = 5
 """The clearest translations of a source, at most."""
+YES = 1
+"""The number of yes among the answers to a yes/no question; no has 0."""
 _CLOSED = 1e-12
 """A mutual information below this is rounding."""
 
@@ -93,6 +95,8 @@ def translate(
     openness = translation.channel.openness.numpy()
     probabilities = source_probabilities(problem, source, models)
     shares = label_shares(source.labelled)
+    # The channels get two axes in front: the source's yes/no questions, and the primary ones. Where
+    # an example has one label, there is a single question, and its axis has length 1.
     if not source.several:
         matrix = matrix[None]
         openness = openness[None]
@@ -103,36 +107,38 @@ def translate(
         matrix = matrix[:, None]
         openness = openness[:, None]
         labels = labels[:, None]
-    # matrix: sources x tasks x classes x labels; openness: sources x tasks
+    # matrix: source's questions x primary questions x classes x labels; openness: the first two
     cells: list[Cell] = []
-    channels = []
-    for number, task in np.ndindex(openness.shape):
+    openness_of_channels = []
+    for question, task in np.ndindex(openness.shape):
         channel = Channel(
-            matrix[number, task],
-            float(openness[number, task]),
-            shares[number],
-            probabilities[:, number],
+            matrix[question, task],
+            float(openness[question, task]),
+            shares[question],
+            probabilities[:, question],
             labels[:, task],
         )
         drawn = channel.drawn(counts)
         questions = []
         rows: Iterable[int] = range(len(channel.matrix))
         columns: Iterable[int] = range(len(channel.shares))
-        # A yes/no question shows only yes: in the row of the task, the column of the source.
-        moved = {}
+        # The channel of a yes/no question has two rows or columns. The table has only the one of
+        # yes, in the row or the column of the question.
+        place_in_table = {}
         if problem.several:
             questions.append(str(problem.classes[task]))
-            rows = [1]
-            moved["row"] = task
+            rows = [YES]
+            place_in_table["row"] = task
         if source.several:
-            questions.append(str(source.classes[number]))
-            columns = [1]
-            moved["column"] = number
+            questions.append(str(source.classes[question]))
+            columns = [YES]
+            place_in_table["column"] = question
         for cell in channel.cells(drawn, rows, columns):
-            cells.append(replace(cell, **moved))
-        channels.append({"of": questions, **_estimate(channel.openness, drawn.openness)})
-    own = own_meanings(source.labelled, seed)
-    return _table(problem, source, channels, cells, own)
+            cells.append(replace(cell, **place_in_table))
+        of_channel = _estimate(channel.openness, drawn.openness)
+        openness_of_channels.append({"of": questions, **of_channel})
+    meanings_in_source = own_meanings(source.labelled, seed)
+    return _table(problem, source, openness_of_channels, cells, meanings_in_source)
 
 
 def source_probabilities(problem: Problem, source: SourceData, models: SourceModels) -> Numbers:
@@ -143,7 +149,7 @@ def source_probabilities(problem: Problem, source: SourceData, models: SourceMod
     scores = models.model(source.name).scores(problem.features)
     if not source.several:
         return np.asarray(np.exp(scores))
-    yes = 0.5 * (1 + np.tanh(0.5 * scores))
+    yes = 0.5 * (1 + np.tanh(0.5 * scores))  # the sigmoid, without overflow
     return np.stack([1 - yes, yes], axis=-1)
 
 
@@ -167,8 +173,13 @@ class Cell:
     """How far the low end of the meaning is above the share of class c; -inf if the channel may be
     closed.
     """
-    spread: float
-    """π(a), the share of the label in the source: what the value is compared with."""
+    label_share: float
+    """π(a), the share of the label in the source. A closed channel has C[c, a] = π(a)."""
+
+    @property
+    def excess(self) -> float:
+        """C[c, a] − π(a): how much more often than in the whole source class c has the label."""
+        return float(self.value["value"]) - self.label_share
 
 
 @dataclass(frozen=True)
@@ -201,7 +212,8 @@ class Channel:
 
         Copies of an example raise the mutual information I of a draw, and also that of permuted
         labels, Ī. So the information beyond chance is T = I − Ī of the same draw, and with the Ī of
-        all examples λ = max(0, T / (T + Ī)). For all examples this is 1 − Ī / I.
+        all examples λ = max(0, T / (T + Ī)). For all examples this is 1 − Ī / I. The matrix is
+        λ (sums + π) / (sizes + 1) + (1 − λ) π, with the sums and sizes of each class.
         """
         classes, width = self.matrix.shape
         if counts is None:
@@ -218,16 +230,16 @@ class Channel:
         return Drawn(openness, matrix, meanings(matrix, sizes))
 
     def information_by_chance(self, counts: Numbers) -> Numbers:
-        """Return the mean mutual information in each draw over permutations of the labels."""
-        observed = np.flatnonzero(self.labels >= 0)
-        generator = np.random.default_rng(len(observed))
+        """Return Ī in each draw: the mean mutual information over permutations of the labels."""
+        labelled = np.flatnonzero(self.labels >= 0)
+        generator = np.random.default_rng(len(labelled))
         permutations = PERMUTATIONS
-        if len(observed) > MANY:
+        if len(labelled) > MANY:
             permutations = 1
         total = np.zeros(len(counts))
         for _ in range(permutations):
             labels = self.labels.copy()
-            labels[observed] = generator.permutation(labels[observed])
+            labels[labelled] = generator.permutation(labels[labelled])
             total += information(self.sums(counts, labels))
         return total / permutations
 
@@ -263,16 +275,18 @@ class Channel:
 
 
 def meanings(matrix: Numbers, sizes: Numbers) -> Numbers:
-    """Return p(c|a) ∝ C[c, a] n_c for each label, from draws x classes x labels and draws x
-    classes.
+    """Return p(c|a) ∝ C[c, a] n_c for each draw, draws x classes x labels, from C of each draw (of
+    the same shape) and the sizes n of the classes, draws x classes.
     """
     joint = matrix * sizes[:, :, None]
     return np.asarray(joint / np.maximum(joint.sum(axis=1, keepdims=True), _CLOSED))
 
 
 def information(sums: Numbers) -> Numbers:
-    """Return the mutual information of class and label, in nats, of draws x classes x labels
-    sums.
+    """Return the mutual information of class and label of each draw, in nats.
+
+    `sums`, draws x classes x labels, are divided by their total to become joint probabilities p.
+    The information is Σ p log(p / q), with the product q of the two margins of p.
     """
     total = np.maximum(sums.sum(axis=(1, 2), keepdims=True), _CLOSED)
     joint = sums / total
@@ -317,21 +331,25 @@ def _estimate(value: float, draws: Numbers) -> Estimate:
 def _table(
     problem: Problem,
     source: SourceData,
-    channels: list[dict[str, Any]],
+    openness: list[dict[str, Any]],
     cells: list[Cell],
-    own: Numbers,
+    meanings_in_source: Numbers,
 ) -> dict[str, Any]:
-    """Return what leaderboard.json says about a source; `own` has what its labels mean by its own
-    labels.
+    """Return what leaderboard.json says about a source.
+
+    `openness` has λ of each channel with its interval. `meanings_in_source` has what each label
+    means by the source's own labels: its share among the examples to which a model of the source
+    gives it (see `own_meanings`). With many classes or labels, only the entries with the largest
+    excess are kept.
     """
     if problem.several:
         sizes = (problem.labels == 1).sum(axis=0)
     else:
         sizes = np.bincount(problem.labels[problem.labels >= 0], minlength=len(problem.classes))
-    small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
+    whole = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
     shown = cells
-    if not small:
-        shown = sorted(cells, key=lambda cell: cell.spread - cell.value["value"])[:LISTED]
+    if not whole:
+        shown = sorted(cells, key=lambda cell: -cell.excess)[:LISTED]
     entries = []
     for cell in shown:
         place = {"class": cell.row, "label": cell.column}
@@ -342,20 +360,20 @@ def _table(
         "counts": sizes.tolist(),
         "labels": list(map(str, source.classes)),
         "several": problem.several or source.several,
-        "openness": channels,
-        "whole": small,
+        "openness": openness,
+        "whole": whole,
         "entries": entries,
-        "sentences": _sentences(problem, source, cells, own),
+        "sentences": _sentences(problem, source, cells, meanings_in_source),
     }
 
 
 def _sentences(
-    problem: Problem, source: SourceData, cells: list[Cell], own: Numbers
+    problem: Problem, source: SourceData, cells: list[Cell], meanings_in_source: Numbers
 ) -> list[dict[str, Any]]:
-    """Return the clearest translations, one for each label at most.
+    """Return the clearest translations, one for each label at most: that with the largest meaning.
 
     A translation is clear if its channel is open, and if the whole interval of its meaning is above
-    the share of the class.
+    the share of the class. `meanings_in_source` is NaN for labels where it is not known.
     """
     best: dict[int, Cell] = {}
     for cell in cells:
@@ -369,10 +387,10 @@ def _sentences(
     for cell in clearest[:SENTENCES]:
         label = str(source.classes[cell.column])
         name = str(problem.classes[cell.row])
-        share: float | None = None
-        if not math.isnan(own[cell.column]):
-            share = float(own[cell.column])
-        text = words.translation(source.name, label, name, cell.meaning, share)
-        sentence = {"label": label, "class": name, **cell.meaning, "own": share, "text": text}
+        in_source: float | None = None
+        if not math.isnan(meanings_in_source[cell.column]):
+            in_source = float(meanings_in_source[cell.column])
+        text = words.translation(source.name, label, name, cell.meaning, in_source)
+        sentence = {"label": label, "class": name, **cell.meaning, "own": in_source, "text": text}
         sentences.append(sentence)
     return sentences

@@ -49,7 +49,9 @@ class TrialJob:
     fold: int | None
     """The fold that is held out; None trains on all labels, without looks."""
     until: int
-    """The last step, counted over all phases: the best one for a trial on all labels."""
+    """The step after which the trial ends, counted over all phases: the last one for a fold, the
+    best one for a trial on all labels.
+    """
     folder: Path
     keeps: bool = False
     """Whether the weights of every look are kept."""
@@ -76,7 +78,9 @@ def look_steps(config: Config) -> list[int]:
 
 
 def second_phase(config: Config) -> int:
-    """Return the number of the first look of the second phase, counted from 0."""
+    """Return the number of the first look of the second phase, counted from 0; the number of looks
+    if there is one phase alone.
+    """
     first = next(iter(phase_lengths(config).values()))
     return sum(step <= first for step in look_steps(config))
 
@@ -108,7 +112,7 @@ def run_trial(
         except DivergedError as error:
             diverged = str(error)
         result = trial.result(diverged)
-        # They refer to the trial, which would otherwise stay in memory for a while.
+        # The phases refer to the trial. Without this circle its memory is free at once.
         trial.phases.phases = ()
     if device.type == "cuda":
         del trial
