@@ -53,15 +53,10 @@ def renamed_copy(source: Path, folder: Path) -> None:
 
 
 def methods_of(work: Workload, k: int) -> tuple[dict[str, Method], dict[str, str]]:
-    """All methods after their warm-up, and the reasons for which others are left out."""
-
-    def before() -> Method:
-        library = importlib.import_module(RENAMED)
-        return Guided(work, k, "auto", library=library)
-
+    """All methods after their warm-up, and the reasons for which others are left out, by name."""
     makers = {
         "now": lambda: Guided(work, k, "auto"),
-        "before": before,
+        "before": lambda: Guided(work, k, "auto", library=importlib.import_module(RENAMED)),
         "multitask": lambda: Multitask(work, k),
         TorchJDLoop.name: lambda: TorchJDLoop(work, k),
         TorchJD.name: lambda: TorchJD(work, k),
@@ -135,7 +130,7 @@ def median(values: list[float]) -> dict[str, float]:
     """The median with a 95 % interval by order statistics."""
     ordered = sorted(values)
     n = len(values)
-    reach = 0.98 * math.sqrt(n)
+    reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations √n / 2 of a rank
     return {
         "median": statistics.median(ordered),
         "low": ordered[max(0, math.floor(n / 2 - reach))],

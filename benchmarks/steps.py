@@ -55,22 +55,22 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     turn.
     """
     plain: list[float] = []
-    plain_over: list[float] = []
+    plain_ratios: list[float] = []
     added: list[float] = []
-    added_over: list[float] = []
+    added_ratios: list[float] = []
     for turn in turns:
         plain += turn.plain
-        plain_over += [seconds / turn.multitask for seconds in turn.plain]
+        plain_ratios += [seconds / turn.multitask for seconds in turn.plain]
         if turn.refresh is not None:
-            more = turn.refresh - turn.plain[0]
-            added.append(more)
-            added_over.append(more / turn.multitask)
+            by_refresh = turn.refresh - turn.plain[0]  # what the refresh adds to a step
+            added.append(by_refresh)
+            added_ratios.append(by_refresh / turn.multitask)
     times = {"step": median(plain)}
-    over = {"step": median(plain_over)}
+    ratios = {"step": median(plain_ratios)}
     if added:
         times["refresh"] = times["step"] + median(added)
-        over["refresh"] = over["step"] + median(added_over)
-    return {"eager": times, "over_multitask": over, "rounds": len(turns)}
+        ratios["refresh"] = ratios["step"] + median(added_ratios)
+    return {"eager": times, "over_multitask": ratios, "rounds": len(turns)}
 
 
 class Bench:
@@ -82,8 +82,8 @@ class Bench:
         self.work = Workload(SPECS[job], device=device, tiny=quick)
         self.spec = self.work.spec
         self.device = self.work.device
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.ready: dict[str, Method] = {}
+        self.rows: dict[str, dict[str, Any]] = {}  # the results, by method
+        self.ready: dict[str, Method] = {}  # the methods to time
 
     def run(self) -> dict[str, Any]:
         self.settle()
@@ -112,8 +112,8 @@ class Bench:
         self.work.optimizer.zero_grad(set_to_none=True)
 
     def prepare(self, name: str, make: Callable[[], Method]) -> None:
-        """Build a method, run each kind of its steps and note the memory; a method that cannot run
-        is noted with the reason.
+        """Build a method, note its peak of memory in each kind of step, and add it to `ready`: the
+        methods to time. Without an addition, `same_as` or `note` in its row says why.
         """
         row = self.rows[name] = {}
         # The gradients of an earlier method would count as memory.
@@ -122,10 +122,10 @@ class Bench:
         try:
             method = make()
             warm_up(method)
-            if method.same_as is not None:
+            if method.same_as is not None:  # the other method is measured
                 row["same_as"] = method.same_as
                 return
-            for refresh in method.kinds[::-1]:
+            for refresh in reversed(method.kinds):  # `warm_up` has ended with plain steps
                 peak = peak_bytes(partial(method.step, refresh), self.device)
                 self.work.optimizer.zero_grad(set_to_none=True)
                 if peak is not None:
@@ -134,7 +134,7 @@ class Bench:
             # A peer that is missing, refuses this model or breaks on it is a result.
             row["note"] = note(error)
             self.work.optimizer.zero_grad(set_to_none=True)
-            error.__traceback__ = None
+            error.__traceback__ = None  # its frames hold the method and its memory
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -143,7 +143,7 @@ class Bench:
         self.ready[name] = method
 
     def time_eager(self) -> None:
-        """Time eager steps in rounds, in which every method has its turn."""
+        """Time eager steps in rounds, in which every method has its turn, and note the medians."""
         turns: dict[str, list[Turn]] = defaultdict(list)
         most, fewest = ROUNDS, FEWEST_ROUNDS
         if self.quick:
@@ -155,7 +155,7 @@ class Bench:
             CORES.choose(self.device)
             before = self.multitask()
             for name, method in self.ready.items():
-                method.step(False)
+                method.step(False)  # not timed: it follows a step of another method
                 refresh = self.time(method, True) if method.has_refresh else None
                 plain = [self.time(method, False) for _ in range(PLAIN)]
                 after = self.multitask()
@@ -194,8 +194,8 @@ class Bench:
 
 
 def warm_up(method: Method) -> None:
-    """Run refreshes and plain steps until all is compiled, and what a guide captures by itself is
-    captured.
+    """Run so many refreshes and plain steps that all is compiled, and that a guide has captured the
+    CUDA graphs that it captures by itself.
     """
     for refresh in method.kinds:
         for _ in range({True: 2, False: 5}[refresh]):

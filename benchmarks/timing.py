@@ -71,7 +71,7 @@ CORES = FastCores()
 
 
 def seconds(action: Action, device: torch.device) -> float:
-    """How long the action takes; on a GPU until its last kernel has ended."""
+    """Seconds that the action takes; on a GPU until its last kernel has ended."""
     if device.type != "cuda":
         start = time.perf_counter()
         action()

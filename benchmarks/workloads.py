@@ -32,8 +32,8 @@ class Spec:
     m: int
     auxiliary: int
     build: Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]
-    """Whether a tiny version is wanted -> the body, the shape of one example, the width of its
-    features.
+    """From whether it is tiny to the body, the shape of one example, and the number of features
+    that the body computes.
     """
     vocabulary: int | None = None
     """Examples are token numbers below it; else images."""
@@ -63,7 +63,7 @@ class TwoHeads(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A transformer of Hugging Face's, as features of its first or last token."""
+    """A transformer of Hugging Face's; its features are the last hidden state of one token."""
 
     def __init__(self, model: nn.Module, token: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Workload:
         return F.cross_entropy(logits.float(), y, reduction="none")
 
     def shared(self) -> dict[str, nn.Parameter]:
-        """The parameters that both losses reach and that are decomposed."""
+        """The parameters of the body that are trained and decomposed: both losses reach them."""
         shared = {}
         for name, parameter in self.model.named_parameters():
             if name.startswith("body.") and parameter.requires_grad:
@@ -148,12 +148,12 @@ def _resnet18(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
     return body, (3, 224, 224), body.features
 
 
-def _unmasked() -> str:
-    """Attention by torch for batches without padding.
+def _unmasked_attention() -> str:
+    """Register torch's attention under a new name, for which Transformers builds no mask.
 
-    Transformers looks at the tokens to see that nothing has to be masked, which it cannot do inside
-    of a CUDA graph: there it would mask all the same, with kernels that take twice as long, and
-    graphs could not be compared with eager.
+    Our batches have no padding. Under the usual name Transformers looks at the tokens to see that
+    nothing has to be masked. It cannot do so inside of a CUDA graph, and masks all the same there,
+    with kernels that take twice as long: graphs could not be compared with eager.
     """
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -179,7 +179,7 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
             sizes |= TINY
             shape = (8,)
         config = RobertaConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        config._attn_implementation = _unmasked()
+        config._attn_implementation = _unmasked_attention()
         body = Pooled(RobertaModel(config, add_pooling_layer=False), 0)
         return body, shape, config.hidden_size
 
@@ -187,8 +187,8 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
 
 
 def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
-    """A decoder of TinyLlama's sizes, 1.1 billion parameters with the word head, which is left out;
-    256 tokens, LoRA of rank 16 on queries and values.
+    """A decoder with TinyLlama's sizes (1.1 billion parameters) but no word head, with LoRA of rank
+    16 on queries and values, for texts of 256 tokens. Features are those of the last token.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaModel
@@ -207,7 +207,7 @@ def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
         shape = (8,)
         rank = 2
     config = LlamaConfig(**sizes, use_cache=False)
-    config._attn_implementation = _unmasked()
+    config._attn_implementation = _unmasked_attention()
     lora = LoraConfig(r=rank, target_modules=["q_proj", "v_proj"])
     model = get_peft_model(LlamaModel(config), lora)
     return Pooled(model, -1), shape, sizes["hidden_size"]

@@ -51,7 +51,7 @@ def cut(rows: Rows, labels: Tensor, size: int) -> tuple[Rows, Rows]:
     """`size` rows with equal counts of each class, and the rest."""
     rows = shuffled(rows, "split")
     by_class = [rows[labels[rows] == number] for number in labels[rows].unique().tolist()]
-    each = -(-size // len(by_class))
+    each = -(-size // len(by_class))  # rounded up
     drawn = torch.cat([group[:each] for group in by_class])
     rest = torch.cat([group[each:] for group in by_class])
     return shuffled(drawn, "part")[:size], rest

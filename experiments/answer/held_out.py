@@ -51,15 +51,15 @@ def development_rows(root: Path) -> frozenset[str]:
 
 
 def unused(data: DataFolder, dataset: str, split: str, labels: np.ndarray) -> np.ndarray:
-    """The labels, with -1 for rows that a development pair has."""
-    used = development_rows(data.root)
+    """The labels of a split, with -1 for rows that a development pair has."""
+    names_in_use = development_rows(data.root)
     names = row_names(dataset, split, range(len(labels)))
-    is_used = [name in used for name in names]
-    return np.where(is_used, -1, labels)
+    in_use = [name in names_in_use for name in names]
+    return np.where(in_use, -1, labels)
 
 
 def row_numbers(part: Part) -> list[int]:
-    """The rows of a part whose examples are from one split."""
+    """The row numbers, in the split, of a part whose examples are all from that split."""
     return [int(name.rpartition("/")[2]) for name in part.ids]
 
 
@@ -75,7 +75,7 @@ def cifar(
     sizes: Sequence[int],
     purpose: str,
 ) -> list[Part]:
-    """`test` images of the test split, and parts of the training split with these sizes."""
+    """`test` images of the test split and training parts of `sizes`, none of them used before."""
     parts: list[Part] = []
     for split, counts in (("test", [test]), ("train", sizes)):
         labels = grouped(data.column(dataset, split, column), groups.values())
@@ -111,12 +111,12 @@ def devices_shifted(data: DataFolder) -> Examples:
 
 @builder
 def people_sources(data: DataFolder) -> Examples:
-    """Boys and men are male; the source of ages leaves babies out."""
+    """Children and adults. One source tells boys and men from girls and women, one has animals."""
     test, pool = cifar(data, "cifar100", "fine_label", PEOPLE, 260, (360,), "people_sources")
     fine = np.array(data.column("cifar100", "train", "fine_label"))
     free = unused(data, "cifar100", "train", grouped(fine, BABY_TO_WOMAN.values()))
     free[row_numbers(pool)] = -1
-    sexes = np.array([-1, 0, 1, 0, 1])[free]
+    sexes = np.array([-1, 0, 1, 0, 1])[free]  # of baby, boy, girl, man, woman
     sexes[free == -1] = -1
     rows, _ = balanced(sexes, [600], "people_sources/sexes")
     with_sexes = pictures(data, "cifar100", "train", sexes, rows, ("male", "female"), SIZE)
@@ -182,49 +182,62 @@ def things_random(data: DataFolder) -> Examples:
     return Examples(pool, test, {"random": randomised(part, 1.0, "things_random/labels")})
 
 
+ATELECTASIS, OTHER_FINDINGS, EFFUSION = 0, slice(1, 4), 4
+"""Columns of the X-rays' labels."""
+
+
+def xrays(
+    data: DataFolder,
+    places: Sequence[tuple[str, int]],
+    rows: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+) -> Part:
+    """Some rows of all X-rays; `places` has the split and the row in it for each, `labels` too."""
+    chosen = [places[row] for row in rows]
+    pixels = [data.image("nih_chest_xray", *place, XRAY_SIZE, "L") for place in chosen]
+    ids = [f"nih_chest_xray/{split}/{row}" for split, row in chosen]
+    return Part(ids, np.stack(pixels), labels[rows], tuple(classes))
+
+
 @builder
 def xray_exchanged(data: DataFolder) -> Examples:
-    """X-rays with either atelectasis or effusion; no patient is in two parts."""
+    """X-rays with either atelectasis or effusion; no patient is in two of test, pool and sources.
+    One source calls each finding by the name of the other; one has other findings.
+    """
     places: list[tuple[str, int]] = []
-    findings: list[list[int]] = []
+    labels: list[list[int]] = []
     row_patients: list[Any] = []
     for split in ("train", "validation", "test"):
         column = data.column("nih_chest_xray", split, "labels")
         places += zip([split] * len(column), range(len(column)), strict=True)
-        findings += column
+        labels += column
         row_patients += data.column("nih_chest_xray", split, "patient")
-    values = np.array(findings)
+    findings = np.array(labels)
     patients, patient_numbers = np.unique(row_patients, return_inverse=True)
     order = shuffled(range(len(patients)), "xray_exchanged/patients")
-    share = np.argsort(order)[patient_numbers] / len(patients)
-    task = np.where(values[:, 0] + values[:, 4] == 1, values[:, 4], -1)
-
-    def part(rows: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Part:
-        pixels = []
-        ids = []
-        for row in rows:
-            split, number = places[row]
-            pixels.append(data.image("nih_chest_xray", split, number, XRAY_SIZE, "L"))
-            ids.append(f"nih_chest_xray/{split}/{number}")
-        return Part(ids, np.stack(pixels), labels[rows], tuple(names))
-
-    names = ("atelectasis", "effusion")
-    tested = np.where(share < 0.45, task, -1)
-    pooled = np.where((share >= 0.45) & (share < 0.65), task, -1)
+    # From 0 to 1: where the patient of each row stands in this order.
+    position = np.argsort(order)[patient_numbers] / len(patients)
+    effusion = findings[:, EFFUSION]
+    task = np.where(findings[:, ATELECTASIS] + effusion == 1, effusion, -1)
+    tested = np.where(position < 0.45, task, -1)
+    pooled = np.where((position >= 0.45) & (position < 0.65), task, -1)
     test, _ = balanced(tested, [280], "xray_exchanged/test")
     pool, _ = balanced(pooled, [120], "xray_exchanged/pool")
-    rest = share >= 0.65
+    rest = position >= 0.65
     same = np.flatnonzero(rest & (task >= 0))
     others = shuffled(np.flatnonzero(rest & (task < 0)), "xray_exchanged/others")
-    exchanged = shifted(part(same, task, names), 1.0, "xray_exchanged/labels")
+    names = ("atelectasis", "effusion")
+    exchanged = shifted(xrays(data, places, same, task, names), 1.0, "xray_exchanged/labels")
     other_names = ("cardiomegaly", "consolidation", "edema")
-    others_part = part(others, values[:, 1:4], other_names)
-    sources = {"exchanged": exchanged, "others": others_part}
-    return Examples(part(pool, task, names), part(test, task, names), sources)
+    others_part = xrays(data, places, others, findings[:, OTHER_FINDINGS], other_names)
+    pool_part = xrays(data, places, pool, task, names)
+    test_part = xrays(data, places, test, task, names)
+    return Examples(pool_part, test_part, {"exchanged": exchanged, "others": others_part})
 
 
 def framed(pixels: np.ndarray) -> np.ndarray:
-    """Images n x s x s in the middle of black ones of the size that all digits have."""
+    """Images n x s x s, each in the middle of a black square with sides of GREY_SIZE."""
     before = (GREY_SIZE - pixels.shape[1]) // 2
     after = GREY_SIZE - pixels.shape[1] - before
     return np.pad(pixels, ((0, 0), (before, after), (before, after)))
@@ -238,9 +251,9 @@ def handwriting_sources(data: DataFolder) -> Examples:
     names = tuple("0123456789")
     ids: list[str] = []
     images = []
-    for number in range(10):
-        pixels = data.archives.digits(number)
-        ids += row_names("mnist", names[number], range(len(pixels)))
+    for name in names:
+        pixels = data.archives.digits(int(name))
+        ids += row_names("mnist", name, range(len(pixels)))
         images.append(pixels)
     labels = np.repeat(np.arange(10), list(map(len, images)))
     whole = Part(ids, framed(np.concatenate(images)), labels, names)
@@ -271,7 +284,7 @@ CLEAR = 0.5
 
 
 def sentences(data: DataFolder, place: str) -> tuple[Part, np.ndarray]:
-    """All different sentences of four words or more from one place, with their ratings.
+    """All different sentences of four words or more from one place, and their ratings, -4 to 4.
 
     The labels are 0 for negative, 1 for positive and -1 for neither.
     """
@@ -365,20 +378,20 @@ def reviews_coins(data: DataFolder) -> Examples:
 @builder
 def reviews_strangers(data: DataFolder) -> Examples:
     """Other film reviews than `reviews_coins` has."""
-    both = {}
-    for split, each, count in (("test", 800, 800), ("train", 120, 600)):
-        part = film_reviews(data, split, each + count, "reviews_strangers")
-        avoid = set(film_reviews(data, split, each, f"reviews_coins/{split}").ids)
+    parts = {}
+    for split, of_coins, count in (("test", 800, 800), ("train", 120, 600)):
+        part = film_reviews(data, split, of_coins + count, "reviews_strangers")
+        avoid = set(film_reviews(data, split, of_coins, f"reviews_coins/{split}").ids)
         free = [name not in avoid for name in part.ids]
         labels = np.where(free, part.labels, -1)
         rows, _ = balanced(labels, [count], f"reviews_strangers/{split}")
-        both[split] = part.take(rows)
+        parts[split] = part.take(rows)
     helpful = np.array(data.column("amazon_helpful", "train", "label"))
     rows = np.arange(len(helpful))
     votes = with_texts(data, "amazon_helpful", "train", rows, helpful, ("unhelpful", "helpful"))
     (tweets,) = with_sentiment(data, "tweet", (1200,), "reviews_strangers/tweets")
     sources = {"tweets": tweets, "votes": votes}
-    return Examples(both["train"], both["test"], sources)
+    return Examples(parts["train"], parts["test"], sources)
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -387,13 +400,13 @@ def reviews_strangers(data: DataFolder) -> Examples:
 def table(
     data: DataFolder, package: str, name: str, inputs: Sequence[str], targets: Sequence[str]
 ) -> tuple[Part, dict[str, np.ndarray]]:
-    """The rows of a table whose inputs differ, without labels, and the columns of targets."""
+    """A table without labels, and its columns of targets; of rows with equal inputs the first."""
     columns = data.archives.table(package, name)
     keys = zip(*(columns[column].tolist() for column in inputs), strict=True)
-    first: dict[tuple[Any, ...], int] = {}
+    first_row: dict[tuple[Any, ...], int] = {}
     for row, key in enumerate(keys):
-        first.setdefault(key, row)
-    rows = np.array([*first.values()])
+        first_row.setdefault(key, row)
+    rows = np.array([*first_row.values()])
     ids = row_names(package, name.rpartition("/")[2].removesuffix(".csv"), rows)
     values = {column: columns[column][rows] for column in inputs}
     part = Part(ids, values, np.full(len(rows), -1), ())
@@ -407,7 +420,7 @@ def quantile(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def divided(whole: Part, sizes: Sequence[int], purpose: str) -> list[Part]:
-    """Parts with equal counts of each class, and the rest in random order."""
+    """Parts of these sizes with equal counts of each class; last, the rest in random order."""
     *drawn, rest = balanced(whole.labels, sizes, purpose)
     return whole.take_each([*drawn, shuffled(rest, f"{purpose}/rest")])
 

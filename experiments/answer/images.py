@@ -22,18 +22,7 @@ SUPERCLASSES = (
 )
 """The superclasses of CIFAR-100, by their number."""
 
-CIFAR10 = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 """The classes of CIFAR-10, by their number."""
 
 FINDINGS = ("finding_0", "finding_1", "finding_2", "finding_3", "finding_4")
@@ -137,15 +126,8 @@ def groups_shifted(data: DataFolder) -> Examples:
 
 VEHICLES = ("vehicles_1", "vehicles_2")
 ANIMALS = (
-    "aquatic_mammals",
-    "fish",
-    "insects",
-    "large_carnivores",
-    "large_omnivores_and_herbivores",
-    "medium_mammals",
-    "non-insect_invertebrates",
-    "reptiles",
-    "small_mammals",
+    *("aquatic_mammals", "fish", "insects", "large_carnivores", "large_omnivores_and_herbivores"),
+    *("medium_mammals", "non-insect_invertebrates", "reptiles", "small_mammals"),
 )
 
 
@@ -199,6 +181,7 @@ def xray_sources(data: DataFolder) -> Examples:
     )
     order = shuffled(range(len(patients)), "xray_sources/patients")
     ends = [round(0.4 * len(order)), round(0.65 * len(order))]
+    # The part of each row's patient: 0 is tested on, 1 gives the pool, 2 the sources.
     member = np.searchsorted(ends, np.argsort(order)[row_patients], side="right")
 
     parts = []

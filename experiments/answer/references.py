@@ -92,8 +92,9 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
     """
     parts = [*problem.files(pooled=method == "pooled")]
     tables = [pq.read_table(path).take(rows) for path, rows in parts]
+    # The rows of `features` below come in this order, too.
     primary, tested, *others = [np.array(table["label"].to_pylist()) for table in tables]
-    more = np.concatenate([primary[:0], *others])
+    auxiliary = np.concatenate([primary[:0], *others])
     _, counts = np.unique(primary, return_counts=True)
     folds = StratifiedKFold(max(2, min(FOLDS, int(counts.min()))), shuffle=True, random_state=seed)
     splits = [*folds.split(primary, primary)]
@@ -105,12 +106,12 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
         for learner, make in learners(method, problem.kind, name, seed):
             right = 0
             for train, held_out in splits:
-                y = np.concatenate([primary[train], more])
+                y = np.concatenate([primary[train], auxiliary])
                 model = make().fit(stacked(labelled[train], pooled), y)
                 right += int((model.predict(labelled[held_out]) == primary[held_out]).sum())
             accuracy = right / len(primary)
             if accuracy > best["fold_accuracy"]:
-                y = np.concatenate([primary, more])
+                y = np.concatenate([primary, auxiliary])
                 model = make().fit(stacked(labelled, pooled), y)
                 score = float((model.predict(features[len(primary) : end]) == tested).mean())
                 chosen = f"{name}, {learner}"
@@ -185,7 +186,9 @@ def cached(name: str, path: Path, encode: Callable[[Any], np.ndarray], cache: Pa
 
 
 def columns(tables: list[Any]) -> np.ndarray:
-    """Numbers as they are, lists of numbers side by side, one column for each word."""
+    """The inputs of all tables as numbers: numbers as they are, lists of numbers side by side, and a
+    column for each word that the labelled rows have.
+    """
     blocks = []
     for name in tables[0].column_names:
         if name == "label":
@@ -218,11 +221,11 @@ def gradients(table: Any, size: int = 32, cells: int = 8, angles: int = 9) -> np
     down, right = np.gradient(pixels, axis=(1, 2))
     length = np.hypot(down, right)
     bins = (np.arctan2(down, right) % np.pi / np.pi * angles).astype(int) % angles
-    votes = length[..., None] * (bins[..., None] == np.arange(angles))
+    votes = length[..., None] * (bins[..., None] == np.arange(angles))  # n x size x size x angles
     step = size // cells
     cell = votes.reshape(len(pixels), cells, step, cells, step, angles).sum((2, 4))
     corners = [cell[:, :-1, :-1], cell[:, :-1, 1:], cell[:, 1:, :-1], cell[:, 1:, 1:]]
-    block = np.concatenate(corners, -1)
+    block = np.concatenate(corners, -1)  # n x (cells - 1) x (cells - 1) x (4 angles)
     block /= np.linalg.norm(block, axis=-1, keepdims=True) + 1e-3
     return block.reshape(len(pixels), -1)
 
@@ -318,7 +321,7 @@ def run_autogluon(problem: Problem, pooled: bool, python: str | None) -> dict[st
 
 
 def flat(table: Any) -> Any:
-    """A list column becomes a column for each number, and metadata go."""
+    """A table with a column for each number of a list column, and without metadata."""
     values: dict[str, Any] = {}
     for name in table.column_names:
         if pa.types.is_list(table[name].type):

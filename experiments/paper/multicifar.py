@@ -70,7 +70,6 @@ DECLARED = (
 )
 BEST = "ATTITTUD (1, 1, −1) is best on more superclasses than chance gives"
 
-
 PORTFOLIO = HERE / "paper" / "multicifar100-portfolio.md"
 """A record of the portfolio of an earlier revision, which the section on it names. Its runs are in
 `experiments/results`, so that the page counts their minutes.

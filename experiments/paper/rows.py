@@ -67,7 +67,7 @@ class Row:
         return merit(self.runs[seed] for seed in seeds)
 
     def minus(self, other: Row) -> Difference:
-        """Paired over the seeds that both have."""
+        """The difference from another row, paired over the seeds that both have."""
         seeds = sorted(self.runs.keys() & other.runs.keys())
         first = list(map(self.test.__getitem__, seeds))
         second = list(map(other.test.__getitem__, seeds))
@@ -129,7 +129,7 @@ def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[R
     """Return all runs by label and setting. `key` says what the runs of a row differ in."""
     tried: dict[str, dict[str, Row]] = {}
     for line in lines:
-        label, *middle, _, _ = line["run"].split("/")
+        label, *middle, _, _ = line["run"].split("/")  # last, steps and seed
         changes = next((text for text in middle if "=" in text), "")
         row = tried.setdefault(label, {}).setdefault(changes, Row(label, changes))
         if line.get("diverged") is None:

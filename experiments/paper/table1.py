@@ -49,23 +49,28 @@ graphs. Without graphs, launching kernels takes most of the time, and `hooks` la
 
 
 def claims(task: str) -> list[Claim]:
-    """The paper's, with its differences and in its order; then what a baseline and `auto` have to
-    say. Each for the task's own text and for swapped text.
+    """Return which row is better than which, on the task's own text and on swapped text: first the
+    paper's claims in its order, then claims about rows that the paper does not have.
     """
     every = []
     for pairs in (
         [("pretrain", PLAIN), (OURS, PLAIN), (OURS, "pretrain")],
         [(OURS, "multitask"), ("auto", PLAIN)],
     ):
-        every += [claim(task, "", "", first, second) for first, second in pairs]
-        every += [claim(task, "swapped text: ", SWAPPED, first, second) for first, second in pairs]
+        for swapped in (False, True):
+            every += [claim(task, first, second, swapped=swapped) for first, second in pairs]
     return every
 
 
-def claim(task: str, where: str, prefix: str, first: str, second: str) -> Claim:
-    """What the paper's figures say of two rows, with `prefix` before their labels. Plain
-    fine-tuning reads neither text, so it has no prefix.
+def claim(task: str, first: str, second: str, *, swapped: bool) -> Claim:
+    """Claim that one row is better than another, or the opposite if the paper's figures say so.
+    Plain fine-tuning reads neither the task's own nor swapped text: it has one row for both.
     """
+    prefix = ""
+    where = ""
+    if swapped:
+        prefix = SWAPPED
+        where = "swapped text: "
     labels = [prefix + label for label in (first, second)]
     if second == PLAIN:
         labels[1] = PLAIN
@@ -74,7 +79,7 @@ def claim(task: str, where: str, prefix: str, first: str, second: str) -> Claim:
     paper = printed.TABLE1[task]
     if paper.keys() >= set(labels):
         points = round(paper[labels[0]][1] - paper[labels[1]][1], 1)
-        if points < 0:  # what the paper found is the opposite
+        if points < 0:  # in the paper the second row is the better one
             points = -points
             labels.reverse()
             names.reverse()
@@ -82,7 +87,7 @@ def claim(task: str, where: str, prefix: str, first: str, second: str) -> Claim:
 
 
 def column(task: str, labels: str) -> Part:
-    """Own and swapped text under one roof, and which rows are ours."""
+    """The rows of a column, those with swapped text among them, and `ours` for each text."""
     file = part_name(task, labels, swapped=False)
     results = part("table1-text", file)
     swapped = part("table1-text", part_name(task, labels, swapped=True), file)

@@ -93,8 +93,8 @@ def _chest_xrays(folder: Path) -> Mapping[str, Part]:
 
 
 def superclasses(folder: Path) -> dict[str, list[str]]:
-    """The fine classes of every coarse one, from the columns of CIFAR-100 as the dataset hub has
-    it.
+    """The fine classes of every coarse one, from CIFAR-100 as the dataset hub has it; refuses other
+    data.
     """
     listings = []
     for column in ("fine_label", "coarse_label"):
@@ -102,8 +102,9 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
         listings.append(open_listing(config, open_source(config.path), "train"))
     fine, coarse = listings
     fine_of: dict[str, list[str]] = {name: [] for name in coarse.classes}
-    for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
-        fine_of[coarse.classes[a]].append(fine.classes[b])
+    pairs = np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0)
+    for coarse_number, fine_number in pairs.tolist():
+        fine_of[coarse.classes[coarse_number]].append(fine.classes[fine_number])
     for name, classes in fine_of.items():
         if not classes:
             raise InputError(

@@ -45,8 +45,8 @@ def fingerprint(config: Config) -> str:
 
 
 def _forget_later(config: Any, plain: dict[str, Any]) -> None:
-    """Remove settings that came after the first committed results, where they have their
-    default.
+    """Remove from `plain`, which is changed, the settings of `config` that have their default and
+    that the first committed results did not know: their fingerprints must stay.
     """
     for entry in fields(config):
         value = getattr(config, entry.name)

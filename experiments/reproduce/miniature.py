@@ -23,8 +23,8 @@ CHEST_XRAY = ("nih_chest_xray", "tiny_imagenet")
 
 
 def write_miniature(folder: Path, kind: str) -> Path:
-    """A folder of parquet files: `kind` is cifar10 or cifar100. Classes are noisy patterns, so
-    there is something to learn.
+    """Write parquet files and return their folder: `kind` is cifar10 or cifar100. Classes are noisy
+    patterns, so there is something to learn.
     """
     target = folder / f"miniature-{kind}"
     target.mkdir(parents=True, exist_ok=True)
@@ -45,8 +45,8 @@ def write_miniature(folder: Path, kind: str) -> Path:
 
 
 def write_chest_xray(folder: Path) -> Path:
-    """X-rays with five findings, several of a patient, in three splits; and photographs of ten
-    classes.
+    """Write X-rays with five findings, several of a patient, in three splits, and photographs of
+    ten classes; return the folder of both.
     """
     import pyarrow as pa
 
@@ -95,8 +95,8 @@ def _write(
 
 
 def save_table(table: pa.Table, path: Path) -> None:
-    """In one instant: processes that share the runs all write these files, while others read
-    them.
+    """Write a table in one instant: processes that share the runs all write these files, while
+    others read them.
     """
     from pyarrow import parquet
 
@@ -106,7 +106,7 @@ def save_table(table: pa.Table, path: Path) -> None:
 
 
 def _images(signals: np.ndarray, random: np.random.Generator) -> list[dict[str, bytes | None]]:
-    """Encoded, 30 % signal and 70 % noise."""
+    """Encode images of 30 % signal (n x size x size x 3) and 70 % noise, as a parquet column."""
     from PIL import Image
 
     images: list[dict[str, bytes | None]] = []

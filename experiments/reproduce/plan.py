@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from attittud_lab.compare.candidates import (
@@ -78,19 +79,19 @@ class Plan:
     @property
     def count(self) -> int:
         """Return the number of runs, including the search."""
-        further = sum(len(some) - 1 for some in self.variants.values())
+        not_chosen = sum(len(tries) - 1 for tries in self.variants.values())
         seeds = len(self.seeds) * len(self.measured)
-        return further * len(self.tuning_seeds) * len(self.searched) + len(self.candidates) * seeds
+        searched = not_chosen * len(self.tuning_seeds) * len(self.searched)
+        return searched + len(self.candidates) * seeds
 
     def _search(self, share: float) -> Iterator[Job]:
         """Yield the runs of the search: every setting of every strategy, on the searched parts."""
-        most = max(map(len, self.variants.values()))
         for part in _turned(self.searched, share):
             for seed in self.tuning_seeds:
                 # Strategies take turns: an interrupted search has as many tries of each.
-                for number in range(most):
-                    for candidate in self.candidates:
-                        for variant in self.variants[candidate.label][number : number + 1]:
+                for tries in zip_longest(*self.variants.values()):
+                    for candidate, variant in zip(self.candidates, tries, strict=True):
+                        if variant is not None:
                             yield self.job(part, candidate, variant, seed)
 
     def chosen(self, candidate: Candidate, find: Find) -> Variant | None:

@@ -76,10 +76,12 @@ class Results:
     """Processes that share the device; a line records the number, since its seconds depend on
     it.
     """
-    _known: dict[str, Line] = field(default_factory=dict, repr=False)
-    _written: dict[tuple[str, str, str], str] = field(default_factory=dict, repr=False)
+    # Lines by fingerprint; fingerprints by experiment, part and run; bytes of the files when they
+    # were read; locks that this process holds, by fingerprint.
+    _lines: dict[str, Line] = field(default_factory=dict, repr=False)
+    _fingerprints: dict[tuple[str, str, str], str] = field(default_factory=dict, repr=False)
     _sizes: dict[Path, int] = field(default_factory=dict, repr=False)
-    _claims: dict[str, FileLock] = field(default_factory=dict, repr=False)
+    _locks: dict[str, FileLock] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.read()
@@ -91,15 +93,15 @@ class Results:
             if size != self._sizes.get(path):
                 self._sizes[path] = size
                 for line in read_lines(path):
-                    self._known[line["fingerprint"]] = line
-                    self._written[path.stem, line["part"], line["run"]] = line["fingerprint"]
+                    self._lines[line["fingerprint"]] = line
+                    self._fingerprints[path.stem, line["part"], line["run"]] = line["fingerprint"]
 
     def path(self, experiment: str) -> Path:
         return self.folder / f"{experiment}.jsonl"
 
     def find(self, job: Job) -> Line | None:
-        """Return the line of a run. One that another part has made is copied into this part."""
-        line = self._known.get(job.fingerprint)
+        """Return the line of a run, or None. A line of another part is copied into this part."""
+        line = self._lines.get(job.fingerprint)
         if line is not None and not self._has(job) and self.claim(job):
             self.read()
             if not self._has(job):
@@ -108,7 +110,7 @@ class Results:
         return line
 
     def _has(self, job: Job) -> bool:
-        return self._written.get((job.experiment, job.part, job.run)) == job.fingerprint
+        return self._fingerprints.get((job.experiment, job.part, job.run)) == job.fingerprint
 
     def claim(self, job: Job) -> bool:
         """Take a run for this process, unless another one is training it."""
@@ -120,11 +122,11 @@ class Results:
             return False
         except OSError as error:
             raise cannot_write(self.locks, error) from None
-        self._claims[job.fingerprint] = lock
+        self._locks[job.fingerprint] = lock
         return True
 
     def release(self, job: Job) -> None:
-        self._claims.pop(job.fingerprint).release()
+        self._locks.pop(job.fingerprint).release()
 
     def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float) -> None:
         """Write the line of a run that has ended; a text as `result` says how it diverged."""
@@ -149,11 +151,10 @@ class Results:
 
     def _write(self, job: Job, line: Mapping[str, Any]) -> None:
         """Add a line to the file of the run's experiment, and note that it is there."""
-        whole = {"part": job.part, "run": job.run, **line}
-        # A copied line names another part.
-        whole |= {"part": job.part, "run": job.run}
-        self._known[job.fingerprint] = whole
-        self._written[job.experiment, job.part, job.run] = job.fingerprint
+        about = {"part": job.part, "run": job.run}
+        whole = {**about, **line, **about}  # a copied line names another part
+        self._lines[job.fingerprint] = whole
+        self._fingerprints[job.experiment, job.part, job.run] = job.fingerprint
         path = self.path(job.experiment)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

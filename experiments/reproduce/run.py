@@ -42,8 +42,6 @@ QUICK = (
     "log_every=2",
     "device=cpu",
 )
-
-
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
@@ -195,6 +193,7 @@ def side_by_side(
     with in_processes(count) as place:
         outcomes: list[Outcome] = [outcome for _, outcome in place.run(jobs, Progress())]
     first = outcomes[0]
+    # A part is complete if one process has seen it so.
     missing = set(first.missing).intersection(*(outcome.missing for outcome in outcomes))
     return Outcome.of(first.finished + first.missing, missing, first.results)
 

@@ -77,7 +77,7 @@ class Runner:
     work: Path
     progress: Progress
     clock: Clock
-    share: float = 0.0
+    share: float = 0.0  # how far down the list of parts to begin, as in `Plan.jobs`
     _data: dict[str, Prepared] = field(default_factory=dict, repr=False)
     _starts: dict[str, tuple[str, Config]] = field(default_factory=dict, repr=False)
     """By the path of their weights: the experiment and the configuration of runs that others start
@@ -85,8 +85,8 @@ class Runner:
     """
 
     def run(self, plans: Sequence[Plan]) -> Outcome:
-        """Train until nothing is missing or the time is over. Runs that other processes are at are
-        waited for.
+        """Train until nothing is missing or the time is over, and say which parts are complete.
+        Runs that other processes are at are waited for.
         """
         done = set[str]()
         for plan in plans:
@@ -118,7 +118,7 @@ class Runner:
         return None
 
     def _take(self, job: Job) -> bool:
-        """Claim a run that is missing, and see to the weights that it starts from."""
+        """Claim a run that is missing, and train what it starts from; whether both succeeded."""
         if self.results.find(job) is not None or not self.results.claim(job):
             return False
         self.results.read()  # another process may have ended it a moment ago
@@ -177,8 +177,8 @@ class Runner:
         return replace(config, model=replace(config.model, weights=weights))
 
     def _start(self, job: Job) -> bool:
-        """Train what a run starts from, unless it is there; False where another process is at
-        it.
+        """Train what a run starts from, unless it is there or the run starts from nothing; False
+        where another process is at it.
         """
         if job.config.model.weights not in self._starts:
             return True

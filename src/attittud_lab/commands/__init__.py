@@ -62,11 +62,12 @@ _ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
 
 
 def key_values(examples: str) -> Any:
-    """The argument that takes changed settings."""
+    """Return the argument that takes changed settings; its help names `examples`."""
     return typer.Argument(metavar="KEY=VALUE", help=f"Settings to change, such as {examples}.")
 
 
 def _version(asked: bool) -> None:
+    """Print the version and end the command, if --version was given."""
     if asked:
         try:  # not from the library, which imports torch
             typer.echo(version("attittud"))
@@ -94,7 +95,7 @@ def attittud(
 
 
 class _Untyped:
-    """Leaves types out of `--help` for flags and obvious names; a newer typer would write `--quiet
+    """Leaves types out of `--help` for flags and arguments; a newer typer would write `--quiet
     <bool>`.
     """
 
@@ -176,8 +177,9 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 
 
 def known_names() -> Names:
-    """Return a check for each kind of name; names that were registered from outside are known
-    too.
+    """Return a function for each kind of name in a configuration, which raises for an unknown name.
+
+    Names that were registered from outside are known, too.
     """
     from attittud import bases, engines
     from attittud_lab import features
@@ -201,6 +203,6 @@ def known_names() -> Names:
 
 
 def _check(kind: str, names: Sequence[str], name: str) -> None:
-    """Refuse a name that is not in a list."""
+    """Refuse a name that is not among `names`; the error calls it a `kind`."""
     if name not in names:
         raise unknown(kind, name, names)

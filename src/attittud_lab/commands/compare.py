@@ -88,7 +88,8 @@ def compare(
     columns = (input_column, label_column)
     sources = auxiliary or []
     settings, name = _settings(config, changes, primary, sources, columns)
-    request = Request((*_typed(config, primary, sources, columns, workers, ray), *changes))
+    words = _command_words(config, primary, sources, columns, workers, ray)
+    request = Request((*words, *changes))
     if quick:
         whole = settings
         settings, gave_up = _smaller(whole)
@@ -136,7 +137,7 @@ def _lines(decided: Outcome) -> list[str]:
     return lines
 
 
-def _typed(
+def _command_words(
     config: str | None,
     primary: str | None,
     auxiliary: list[str],
@@ -144,8 +145,8 @@ def _typed(
     workers: int,
     ray: str | None,
 ) -> list[str]:
-    """Return the command that was typed, without --quick, --fresh and the changed settings: the
-    advice repeats it.
+    """Return the words of the command that was typed, without --quick, --fresh, --budget and the
+    changed settings: the advice repeats them.
     """
     options = [("--primary", primary)]
     for source in auxiliary:
@@ -170,7 +171,11 @@ def _settings(
     auxiliary: list[str],
     columns: tuple[str | None, str | None],
 ) -> tuple[Config, str]:
-    """Return the configuration and a name for its folder."""
+    """Return the configuration and a name for its folder.
+
+    It is that of the file `config`, or one that is proposed for the data `primary` and `auxiliary`
+    with these columns. `changes` are applied to it.
+    """
     from attittud_lab.commands.proposal import propose
 
     if primary is None:
@@ -210,19 +215,19 @@ def _smaller(config: Config) -> tuple[Config, str]:
     small = replace(config, compare=part)
     labels = {candidate.label for candidate in candidates(small)}
     dropped = [candidate.label for candidate in candidates(config) if candidate.label not in labels]
-    lost = []
+    left_out = []
     if dropped:
-        lost.append(f"the strategies {joined(dropped)}")
+        left_out.append(f"the strategies {joined(dropped)}")
     if seeds < whole.seeds:
         fewer = f"{whole.seeds - seeds} of {whole.seeds} seeds"
-        lost.append(f"{fewer} (only large differences can be shown)")
+        left_out.append(f"{fewer} (only large differences can be shown)")
     if whole.tuning_seeds > 1:
-        lost.append("tuning on more than one seed")
+        left_out.append("tuning on more than one seed")
     if whole.equal == "both":
-        lost.append("the table at equal seconds (a gain may cost more time)")
+        left_out.append("the table at equal seconds (a gain may cost more time)")
     if whole.space and whole.draws > 1:
-        lost.append("all but the first value of each setting in compare.space")
-    return small, f"--quick left out: {', '.join(lost) or 'nothing'}."
+        left_out.append("all but the first value of each setting in compare.space")
+    return small, f"--quick left out: {', '.join(left_out) or 'nothing'}."
 
 
 def report(

@@ -77,10 +77,10 @@ def demo(
     if not sys.stdout.isatty():
         console = Console(width=WIDE)  # a pipe has no width, and rich would guess 80
     console.print(rich_table(result))
-    rows = [f"  {row:<16} {about}" for row, (about, _) in ROWS.items()]
+    legend = [f"  {row:<16} {about}" for row, (about, _) in ROWS.items()]
     meaning = "What the table means: docs/appendix/demo.md, 'How to read it'."
     seconds = f"{result['took']['seconds']:.0f} s. {meaning}"
-    for line in (ETA, *rows, "", *conclusions(result), seconds):
+    for line in (ETA, *legend, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     for text in (f"Report: {report}", "", OWN):
         console.print(text, highlight=False, markup=False, soft_wrap=True)

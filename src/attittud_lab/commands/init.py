@@ -59,7 +59,7 @@ def init(
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), OTHER_FILE)
     _offer_encoder(kind)
-    # What was found; the rest is in the file.
+    # The comments at the head of the file say what the data are; warnings among them stand out.
     for line in takewhile(lambda line: line.startswith("#"), text.splitlines()):
         if line.startswith(WARNING):
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
@@ -69,7 +69,10 @@ def init(
 
 
 def _offer_encoder(kind: str) -> None:
-    """Ask whether to fetch a pretrained encoder, if there is none and a person can answer."""
+    """Ask whether to fetch a pretrained encoder for this kind of data, and fetch it after a yes.
+
+    Nothing is asked if one is installed, if the hub has none, or if nobody can answer.
+    """
     from attittud_lab.features import INSTALL, absent_encoder
     from attittud_lab.features.hub import fetch
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attittud_lab.predict.inputs import Item
     from attittud_lab.predict.model import Batch, Model
 
-    Hashes = npt.NDArray[np.uint64]
+    Digests = npt.NDArray[np.uint64]
 
 MOST_NAMED = 20
 """The most broken pictures that are named."""
@@ -107,14 +107,15 @@ def predict(
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            # With --quiet nothing shows the count, for which every picture is read once more.
-            used = None
+            # How many inputs the run was trained on costs another look at every picture, and with
+            # --quiet nothing shows it.
+            digests_of_run = None
             if not quiet:
-                used = _used(run)
-            count = _Count(model, threshold, used, skip_broken=skip_broken)
-            _predict(count, inputs, output, (input_column, label_column), quiet=quiet, raw=raw)
+                digests_of_run = _digests_of(run)
+            predictor = _Predictor(model, threshold, digests_of_run, skip_broken=skip_broken)
+            _predict(predictor, inputs, output, (input_column, label_column), quiet=quiet, raw=raw)
             if not quiet:
-                for line in count.lines(output):
+                for line in predictor.summary(output):
                     typer.echo(line, err=True)
 
 
@@ -139,9 +140,11 @@ def _check_options(
         raise InputError("--input: this model reads all columns of a table; leave it out")
 
 
-def _used(run: Path) -> Hashes | None:
-    """Read which examples the run has used; if that is damaged, a note says so, because no
-    prediction depends on it.
+def _digests_of(run: Path) -> Digests | None:
+    """Return the digests of the run's training and validation examples; None if it records none.
+
+    If the file is damaged, a note says so and the result is None, because no prediction depends on
+    it.
     """
     from attittud_lab.predict.restore import used_examples
 
@@ -154,7 +157,7 @@ def _used(run: Path) -> Hashes | None:
 
 
 def _predict(
-    count: _Count,
+    predictor: _Predictor,
     names: list[str],
     output: Path | None,
     columns: tuple[str | None, str | None],
@@ -162,37 +165,55 @@ def _predict(
     quiet: bool,
     raw: bool,
 ) -> None:
-    """Predict batch by batch, and write the predictions."""
+    """Read the inputs with these names, predict batch by batch, and write the predictions.
+
+    `columns` are the values of --input and --label. Without one, the job's column is taken.
+    """
     from attittud_lab.predict.inputs import Inputs
     from attittud_lab.predict.model import AT_ONCE
     from attittud_lab.predict.outputs import check_output, open_output
 
-    model = count.model
+    model = predictor.model
     check_output(output, names, model.classes, several=model.several)
     primary = model.config.data.primary
-    chosen = (columns[0] or primary.input, columns[1] or primary.label)
+    input_column, label_column = columns
     options = []
-    for option, column in zip(("--input", "--label"), columns, strict=True):
-        if column is not None:
-            options.append(option)
-    inputs = Inputs(model.about.kind, model.classes, model.several, *chosen, options)
+    if input_column is not None:
+        options.append("--input")
+    if label_column is not None:
+        options.append("--label")
+    inputs = Inputs(
+        model.about.kind,
+        model.classes,
+        model.several,
+        input_column or primary.input,
+        label_column or primary.label,
+        options,
+    )
     total, items = inputs.read(names)
     on_screen = output is None and sys.stdout.isatty()  # then the screen shows the predictions
     shown = display(unit="inputs", quiet=quiet or on_screen)
     opened = open_output(output, model.classes, several=model.several, raw=raw)
-    with _told(count.broken), shown, opened as write:
+    with _broken_at_end(predictor.broken), shown, opened as write:
         shown.phase("predict", total, 0)
         while chunk := list(islice(items, AT_ONCE)):
-            count.predict(chunk, write)
+            predictor.predict(chunk, write)
             shown.advance(len(chunk), {})
-        count.check(names)
+        predictor.check(names)
 
 
-class _Count:
-    """Predicts batches, and counts what was predicted, right, broken or known from training."""
+class _Predictor:
+    """Predicts batches, and counts for a summary: inputs, right labels, broken pictures, and inputs
+    that the run was trained on.
+    """
 
     def __init__(
-        self, model: Model, threshold: float | None, used: Hashes | None, *, skip_broken: bool
+        self,
+        model: Model,
+        threshold: float | None,
+        digests_of_run: Digests | None,
+        *,
+        skip_broken: bool,
     ) -> None:
         from attittud_lab.predict.model import THRESHOLD
 
@@ -202,15 +223,21 @@ class _Count:
         self._threshold = THRESHOLD
         if threshold is not None:
             self._threshold = threshold
-        self._used = used
+        self._digests_of_run = digests_of_run
+        """Of the run's training and validation examples; None: inputs among them are not counted."""
         self._skip_broken = skip_broken
         self._inputs = 0
         self._labelled = 0
+        """Inputs whose label is known; with several labels at once, known labels."""
         self._right = 0
         self._trained_on = 0
+        """Inputs that are among the examples of the run."""
 
     def predict(self, items: list[Item], write: Callable[..., None]) -> None:
-        """Predict one batch."""
+        """Predict one batch, hand the predictions to `write`, and count.
+
+        Broken pictures are noted. If they are not skipped, nothing is written after the first.
+        """
         model = self.model
         readable, batch = self._readable(items)
         self._inputs += len(items)
@@ -221,15 +248,17 @@ class _Count:
         scores = model.scores(batch)
         labels = model.labels(scores, self._threshold)
         write(readable, labels, model.probabilities(scores))
-        if self._used is not None:
+        if self._digests_of_run is not None:
             raws = [item.raw for item in readable]
-            self._trained_on += model.count_used(raws, batch, self._used)
+            self._trained_on += model.count_used(raws, batch, self._digests_of_run)
         for item, label in zip(readable, labels, strict=True):
             if item.truth is not None:
                 self._judge(item.truth, label)
 
     def _judge(self, truth: Collection[str], label: str | Sequence[str]) -> None:
-        """Count whether a prediction is right; of several labels at once each counts."""
+        """Count whether a prediction is right; of several labels at once each counts, also one that
+        is rightly absent.
+        """
         if isinstance(label, str):
             self._labelled += 1
             self._right += label in truth
@@ -238,20 +267,23 @@ class _Count:
             self._right += len(self.model.classes) - len({*truth} ^ {*label})
 
     def _readable(self, items: list[Item]) -> tuple[list[Item], Batch]:
-        """Prepare a batch without its broken pictures."""
+        """Return the items that can be read, and the batch that they make.
+
+        If a whole batch fails, its pictures are tried one by one, and broken ones are noted.
+        """
         try:
             return items, self._batch(items)
         except InputError:
             if self.model.about.kind != "image":
                 raise
-        whole = []
+        readable = []
         for item in items:
             try:
                 self._batch([item])
-                whole.append(item)
+                readable.append(item)
             except InputError as error:
                 self.broken.append(str(error))
-        return whole, self._batch(whole)
+        return readable, self._batch(readable)
 
     def _batch(self, items: list[Item]) -> Batch:
         return self.model.batch([item.raw for item in items], [item.name for item in items])
@@ -267,8 +299,10 @@ class _Count:
             advice = "repair or remove them, or leave them out with --skip-broken"
             raise InputError(f"{broken}; {advice}")
 
-    def lines(self, output: Path | None) -> list[str]:
-        """Return what to show at the end."""
+    def summary(self, output: Path | None) -> list[str]:
+        """Return what to show at the end: counts and accuracy, then a note on inputs that the run
+        was trained on, if there are any.
+        """
         done = self._inputs - len(self.broken)
         text = counted(done, "prediction")
         if output is not None:
@@ -289,8 +323,11 @@ class _Count:
 
 
 @contextmanager
-def _told(broken: list[str]) -> Iterator[None]:
-    """Show what is wrong with broken pictures at the end, even if another error ends the block."""
+def _broken_at_end(broken: list[str]) -> Iterator[None]:
+    """Show what is wrong with broken pictures at the end, even if another error ends the block.
+
+    The block adds to `broken`.
+    """
     try:
         yield
     finally:

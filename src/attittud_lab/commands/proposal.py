@@ -47,7 +47,7 @@ class Look:
     size: int | None
     """The shorter side of images."""
     group: str | None
-    """The column that says to whom an example belongs."""
+    """The column that says to whom an example belongs, if there is one."""
     nested: list[str]
     """Class folders with subfolders, whose images count as examples of the class."""
 
@@ -105,12 +105,12 @@ def propose(
         table = TableConfig()
         if input_column is not None:
             table = TableConfig(columns=[input_column])
-        input_column = None
+        input_column = None  # `table` has it
     columns: dict[str, Any] = {"input": input_column, "label": label_column}
     source = PrimaryConfig(path=primary, **columns)
     try:
         first = look(source, table)
-    except InputColumnError:
+    except InputColumnError:  # there are neither images nor texts
         if kind is not None:
             raise
         kind = "table"
@@ -120,8 +120,8 @@ def propose(
     for name, path in _named(auxiliary).items():
         others[name] = look(AuxiliaryConfig(path=path, **columns), table)
     kind = kind or first.listing.kind
-    for opened in (first, *others.values()):
-        _check(opened, kind, label_column)
+    for source_look in (first, *others.values()):
+        _check(source_look, kind, label_column)
     data = _data_lines(first, others)
     if table is not None:
         data += _table_lines(first, others, table)
@@ -137,8 +137,10 @@ def propose(
 
 
 def look(config: SourceConfig, table: TableConfig | None) -> Look:
-    """Read what a source holds: of its split `train`, if it has one. Columns that an auxiliary
-    source does not have are left out of its configuration.
+    """Read what a source holds, or its split `train`, if it has one.
+
+    Columns that an auxiliary source does not have are left out of its configuration. A folder whose
+    only class is a folder of folders is refused.
     """
     source = open_source(config.path)
     split = None
@@ -205,27 +207,32 @@ def _nested(root: Path, classes: Sequence[str]) -> list[str]:
     return nested
 
 
-def _check(opened: Look, kind: str, label_column: str | None) -> None:
-    """Refuse a source of another kind, and one without labels that needs some."""
-    path = opened.config.path
-    kind_here = opened.listing.kind
+def _check(source_look: Look, kind: str, label_column: str | None) -> None:
+    """Refuse a source of another kind, and one without labels that needs some.
+
+    Texts need none: a network can predict masked words.
+    """
+    path = source_look.config.path
+    kind_here = source_look.listing.kind
     if kind_here != kind:
         raise InputError(
             f"{path}: holds {kind_here}s, not {kind}s; use `attittud init {kind_here}`"
         )
-    if not opened.classes and kind == "image":
+    if not source_look.classes and kind == "image":
         advice = "sort them into one folder per class, or add a label column"
         raise InputError(f"{path}: images need labels; {advice}")
-    if not opened.classes and kind == "table":
+    if not source_look.classes and kind == "table":
         label = label_column or "label"
-        columns = opened.listing.tables[0].column_names
+        columns = source_look.listing.tables[0].column_names
         reason = f"a table needs labels, and it has no column {label!r}{meant(label, columns)}"
         advice = f"name one of {listed(columns)} with --label, the same in every source"
         raise InputError(f"{path}: {reason}; {advice}")
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths, each under a name that can be part of a metric's name."""
+    """Return the paths by name. A name comes from the path, can be part of a metric's name, and is
+    not used twice.
+    """
     names: dict[str, str] = {}
     for path in paths:
         name = re.sub(r"\W+", "_", Path(path.removeprefix("hf:")).stem).strip("_") or "source"
@@ -247,13 +254,13 @@ def _visible(text: str, most: int = 40) -> str:
 
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     """Return the section `data:`, with the share of each split of the primary source."""
-    own_split = "null  # the source has its own split"
+    from_source = "null  # the source has its own split"
     validation = "0.2  # these examples choose the model; a portfolio holds out folds instead"
     if not set(VALIDATION).isdisjoint(first.splits):
-        validation = own_split
+        validation = from_source
     test = "0.2  # used once, for the final score"
     if "test" in first.splits:
-        test = own_split
+        test = from_source
     train = "null  # all that is left"
     if any(other.config.path == first.config.path for other in others.values()):
         train = "0.2  # the rest of this source is auxiliary data"
@@ -303,7 +310,9 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
 
 
 def _left_out(first: Look, others: dict[str, Look], config: TableConfig) -> dict[str, str]:
-    """Return the columns that are not features, each with the reason."""
+    """Return the columns that are not features, each with the reason: the group, columns that not
+    every source has, and columns of the primary source whose values are no features.
+    """
     tables = [look.listing.tables[0] for look in (first, *others.values())]
     left_out = {}
     if first.group in tables[0].column_names:
@@ -383,7 +392,10 @@ _REFRESH_TEXT = """\
 
 
 def _settings(kind: str, first: Look, parts: Parts) -> str:
-    """Return the sections about models and training."""
+    """Return the sections about models and training.
+
+    `parts` says how many examples are left for training and how many the sources have.
+    """
     left = len(parts.primary["train"].rows)
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
     batch = min(32, left)
@@ -415,7 +427,10 @@ def _settings(kind: str, first: Look, parts: Parts) -> str:
 
 
 def _model(kind: str, size: int, examples: int) -> tuple[str, str]:
-    """Return the name of a model and a learning rate, with their reasons."""
+    """Return the name of a model and a learning rate, with their reasons.
+
+    `size` is the shorter side of images, and `examples` the number in the largest source.
+    """
     usual = "1e-3  # usual for Adam on small networks"
     paper = "1e-4  # the paper uses this for its residual network"
     if kind == "text":

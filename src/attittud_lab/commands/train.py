@@ -67,19 +67,19 @@ def train(
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    several = find(settings.strategy.name).trains_others
+    is_portfolio = find(settings.strategy.name).trains_others
     _check_options(settings.strategy.name, log or [], workers, ray)
     run_dir = default_run_dir(settings, config.stem)
     progress = display(noun="trial", quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
-        if several:
+        if is_portfolio:
             with placed(workers, ray) as place:
                 result = run_portfolio(
                     settings, run_dir, progress=progress, fresh=fresh, place=place
                 )
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    _show(result, several=several, grouped=settings.data.primary.group is not None)
+    _show(result, is_portfolio=is_portfolio, grouped=settings.data.primary.group is not None)
     with understood(run_dir):
         decided = outcome(run_dir, (config, *(overrides or ())))
         lines = [decided.text, *decided.meaning, decided.warning, *_labels(run_dir)]
@@ -114,15 +114,16 @@ def _check_options(strategy: str, logs: list[str], workers: int, ray: str | None
         )
 
 
-def _show(result: RunResult, *, several: bool, grouped: bool) -> None:
-    """Print the figures of a run.
+def _show(result: RunResult, *, is_portfolio: bool, grouped: bool) -> None:
+    """Print the figures of a run, what it took, and the size of its model.
 
-    `several` candidates were tried on folds of the labels; `grouped` examples are not independent.
+    A portfolio has out-of-fold figures. `grouped` examples are not independent, so an interval of
+    the test accuracy would be too narrow.
     """
     from attittud_lab.runs.model import cost
 
     name = "validation"
-    if several:
+    if is_portfolio:
         name = "out-of-fold"
     chosen_by = f"{name:<10} {_figures(result.validation)}"
     if result.test:
@@ -160,7 +161,7 @@ def _show_interval(result: RunResult) -> None:
 
     accuracy = result.test.get("accuracy", math.nan)
     examples = result.examples.get("test", 0)
-    several_labels = "auc" in result.test
+    several_labels = "auc" in result.test  # the figure of several labels at once alone
     if several_labels or math.isnan(accuracy) or not 0 < examples <= FEW_TESTS:
         return
     low, high = share_interval(round(accuracy * examples), examples)
@@ -171,7 +172,9 @@ def _show_interval(result: RunResult) -> None:
 
 
 def _labels(run_dir: Path) -> list[str]:
-    """Say what labels of the sources of a portfolio mean, and how many look wrong."""
+    """Return sentences on what labels of the sources of a portfolio mean, and how many look wrong;
+    nothing for other runs.
+    """
     from attittud_lab.files import read_json
     from attittud_lab.portfolio import words
     from attittud_lab.portfolio.leaderboard import NAME

@@ -156,8 +156,9 @@ def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ..
     combinations.
     """
     columns = {path: _turns(path, values) for path, values in space.items()}
+    # There are no more combinations than the product of the numbers of different values.
     most = min(count, math.prod(map(len, map(set, space.values()))))
-    draws: dict[tuple[str, ...], None] = {}
+    draws: dict[tuple[str, ...], None] = {}  # a dict keeps the order and has nothing twice
     while len(draws) < most:
         draw = tuple(f"{path}={next(column)}" for path, column in columns.items())
         draws[draw] = None
@@ -181,7 +182,7 @@ def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
 def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]:
     """Return the number of runs at equal steps, with those for tuning, and at equal seconds."""
     settings = config.compare
-    more_tries = 0  # those that are not chosen
+    more_tries = 0  # tries that are not chosen; a chosen one counts among the runs of all seeds
     for candidate in taking_part:
         more_tries += len(variants(candidate.strategy, settings, tuned=candidate.tuned)) - 1
     every = len(taking_part) * settings.seeds

@@ -92,7 +92,8 @@ def content(
 ) -> dict[str, Any]:
     """Return comparison.json without a note on diverged runs.
 
-    `at_seconds` has the equal seconds and their runs.
+    `rows` are the tuned strategies, and `at_steps` their runs at equal steps. `at_seconds` has the
+    seconds that all runs take, and the runs at equal seconds.
     """
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = multitask_of(rows)
@@ -118,7 +119,7 @@ def content(
         "worthwhile": config.compare.worthwhile,
         "seeds": seeds(config),
         "examples": first.examples,
-        "tuning": _tuning(config, rows, len(multitask.validation)),
+        "tuning": _tuning(config, rows, most_tries=len(multitask.validation)),
         "diverged": [],
         "costs": step_costs,
         "tables": tables,
@@ -127,8 +128,11 @@ def content(
     }
 
 
-def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
-    """Return the settings that were tried, their means on validation, and the chosen ones."""
+def _tuning(config: Config, rows: Sequence[Tuned], *, most_tries: int) -> dict[str, Any]:
+    """Return the settings that were tried, their means on validation, and the chosen ones.
+
+    `most_tries` is the number of tries of a strategy with a weight, such as multitask.
+    """
     settings = config.compare
     chosen = {}
     changes = {}
@@ -143,7 +147,7 @@ def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]
         "weights": sorted(set(settings.weights)),
         "space": settings.space,
         "seeds": tuning_seeds(config),
-        "runs_each": tries * settings.tuning_seeds,
+        "runs_each": most_tries * settings.tuning_seeds,
         "chosen": chosen,
         "changes": changes,
         "validation": validation,
@@ -162,7 +166,11 @@ def _tries(row: Tuned) -> list[dict[str, Any]]:
 
 
 def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
-    """Return rows and decision; a row has the figures of its runs beside those of `decide`."""
+    """Return the rows and the decision of a table, from the runs of each strategy.
+
+    A row has the figures of its runs beside those of `decide`. A strategy that diverged with all
+    seeds has no row.
+    """
     scores = []
     for label, by_seed in runs.items():
         if by_seed:
@@ -170,7 +178,8 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
             test = {seed: run.test[run.metric] for seed, run in by_seed.items()}
             scores.append(Scores(label, validation, test))
     first = next(iter(runs[PRIMARY_ONLY].values()))
-    table = asdict(decide(scores, config.compare.worthwhile, _worth(config, first)))
+    example_worth = _example_worth(config, first)
+    table = asdict(decide(scores, config.compare.worthwhile, example_worth))
     for row, score in zip(table["rows"], scores, strict=True):
         by_seed = runs[score.label]
         results = list(by_seed.values())
@@ -186,11 +195,11 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
     return table
 
 
-def _worth(config: Config, run: RunResult) -> float:
-    """Return how much one test example changes the mean accuracy, which cannot be known better.
+def _example_worth(config: Config, run: RunResult) -> float:
+    """Return how much one test example changes the mean accuracy over the seeds.
 
-    It is 0 for other metrics, and where every seed tests other examples: more seeds then know it
-    better.
+    More seeds with the same test examples cannot measure a difference more finely than this. It is
+    0 for other metrics, and where every seed tests other examples, so that more seeds help.
     """
     data = config.data
     count = run.examples["test"]
@@ -198,7 +207,7 @@ def _worth(config: Config, run: RunResult) -> float:
     if run.metric != "accuracy" or not count or new_examples_each_seed:
         return 0.0
     test_sets = 1
-    if data.subsets is not None and data.test_seed is None:
+    if data.subsets is not None and data.test_seed is None:  # seeds take turns with so many splits
         test_sets = min(data.subsets, len(seeds(config)))
     return 1 / (count * test_sets)
 

@@ -86,10 +86,9 @@ def decide(scores: Sequence[Scores], worthwhile: float, example: float = 0.0) ->
     for row in scores:
         validation = summarise(list(row.validation.values()), PROPORTION)
         test = summarise(list(row.test.values()), PROPORTION)
-        label = row.label
-        first = to_primary_only.get(label)
-        second = to_multitask.get(label)
-        rows.append(ComparedRow(label, validation, test, first, second))
+        gain = to_primary_only.get(row.label)
+        gain_over_multitask = to_multitask.get(row.label)
+        rows.append(ComparedRow(row.label, validation, test, gain, gain_over_multitask))
     return ComparedTable(rows, _decision(rows, worthwhile, example))
 
 
@@ -117,10 +116,10 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) ->
         return Decision("use", best.label, words.use(best.label, gain, extra), best.label)
     # The auxiliary data help, but nothing shows that more than the simple sum is needed.
     strategy = best.label
-    simple = next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    if simple is not None and better(simple):
+    gain_of_multitask = next(row.to_primary_only for row in rows if row.label == MULTITASK)
+    if gain_of_multitask is not None and better(gain_of_multitask):
         strategy = MULTITASK
-        gain = simple
+        gain = gain_of_multitask
     versus = words.difference_of_best(best.label, "tuned multitask", extra)
     advice, _ = _more(extra, worthwhile, len(candidates) - 1, example)
     text = f"{words.use(strategy, gain)} {versus}. {advice}"
@@ -148,33 +147,37 @@ def ruled_out(difference: Difference, worthwhile: float) -> bool:
     """Whether the difference is shown to be less than `worthwhile`.
 
     Coarse figures of a small test set can make all differences the same, so that their interval has
-    no width after a few seeds. Then as many seeds are needed as for the sign test.
+    no width after a few seeds. Then as many seeds are needed as for the sign test, whose p-value is
+    2 / 2^n if all n differences have the same sign.
     """
-    enough = difference.std > ROUNDING or 2 * 0.5**difference.n < ALPHA
-    return difference.high < worthwhile and enough
+    interval_has_width = difference.std > ROUNDING
+    enough_seeds = 2 * 0.5**difference.n < ALPHA
+    return difference.high < worthwhile and (interval_has_width or enough_seeds)
 
 
 def _more(
     difference: Difference, worthwhile: float, tests: int, example: float
 ) -> tuple[str, int | None]:
-    """Say what would show a gain, or rule out a worthwhile gain; and the seeds if more would do.
+    """Return a sentence on what would show a gain, or rule out a worthwhile gain, and the seeds
+    that this needs; None if more seeds alone would not do.
 
-    The question is the one that needs fewer seeds. `tests` are the rows that are tested at once.
+    Of the two questions, the one that needs fewer seeds is answered. `tests` is the number of rows
+    that are tested at once, and `example` what a test example is worth, or 0.
     """
     if math.isnan(difference.p):
         return words.too_few_seeds(ENOUGH), ENOUGH
     shows_gain = difference.mean >= worthwhile / 2
     if shows_gain:
         size = difference.mean
-        corrected = tests
+        tests_at_once = tests
         question = words.show_difference(size)
     else:
         size = worthwhile - difference.mean
-        corrected = 1
+        tests_at_once = 1
         question = words.rule_out_gain(worthwhile)
     if example > size + ROUNDING:
         return words.too_few_examples(example, question), None
-    needed = seeds_needed(difference.std, size, tests=corrected)
+    needed = seeds_needed(difference.std, size, tests=tests_at_once)
     if needed is None:
         return words.no_number_of_seeds(question), None
     # The estimate comes from these seeds, so fewer cannot be enough.

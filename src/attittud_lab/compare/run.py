@@ -135,7 +135,8 @@ class Comparison:
             self.progress.say(words.left_out(configured))
         self.progress.comparison(at_steps + at_seconds)
         begun = any(run_dir(self.folder, *run).exists() for run in self._tries(budget))
-        if type(self.progress) is not Progress and (self.runs.fresh or not begun):
+        shows_something = type(self.progress) is not Progress  # the base class is silent
+        if shows_something and (self.runs.fresh or not begun):
             with suppress(DivergedError):  # the run itself will say that it diverged
                 self._forecast(budget, at_steps, at_seconds)
 
@@ -171,7 +172,9 @@ class Comparison:
                         yield Run(candidate, variant, budget, seed)
 
     def _tuned(self, budget: Budget) -> list[Tuned]:
-        """Let every strategy choose among its tries; those that always diverged are left out."""
+        """Let every strategy choose among its finished tries; those that always diverged are left
+        out.
+        """
         rows = []
         for candidate in self.candidates:
             tries: dict[Variant, list[RunResult | None]] = {}
@@ -186,7 +189,11 @@ class Comparison:
         return rows
 
     def _all_seeds(self, rows: Sequence[Tuned], budgets: Mapping[str, Budget]) -> ByLabel:
-        """Run seed by seed; an interrupted comparison has equally many runs of every strategy."""
+        """Train every strategy with all seeds, each for its own budget, and return the results
+        without runs that diverged; refuses baselines without any.
+
+        Runs go seed by seed, so that an interrupted comparison has equally many of every strategy.
+        """
         runs: list[Run] = []
         for seed, row in product(self.seeds, rows):
             runs.append(Run(row.candidate, row.variant, budgets[row.label], seed))
@@ -202,7 +209,7 @@ class Comparison:
         return by_label
 
     def _result(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a note on diverged runs, and the advice what to do next."""
+        """Return `figures` with the strategies that always diverged, and advice what to do next."""
         diverged = [label for label in self.variants if label not in figures["costs"]]
         each = fmean(self.runs.seconds) / self.place.at_once
         next_steps = advice(self.config, figures, self.request, each)

@@ -81,12 +81,12 @@ class Runs:
                 trials[path] = self._trial(run, path)
         results = results_of([*trials.values()], self.place, progress)
         for path, (result, seconds) in zip(trials, results, strict=True):
-            # A job on another machine has another folder.
+            # A job on another machine has another folder. A run that diverged has None as result.
             self.results[path] = result and replace(result, run_dir=path)
             self.seconds.append(seconds)
 
     def _trial(self, run: Run, path: Path) -> Trial:
-        """Describe a run to the runner of trials; the data are read when it begins."""
+        """Describe a run to the runner of trials; its data are read only when it begins."""
         config = job(self.config, run.candidate, run.variant, run.budget)
         config = replace(config, seed=run.seed)
         finished = (path / "result.json").exists() and not self.fresh
@@ -138,7 +138,7 @@ def read_one(config: Config, path: Path) -> tuple[RunResult, float]:
 def train_one(
     here: Here, config: Config, fresh: bool, threads: int
 ) -> tuple[RunResult | None, float]:
-    """Train a run where it takes place.
+    """Train a run in the process, on the data and in the folder of the place that took the job.
 
     Returns its result (None if it diverged) and the seconds that it took.
     """

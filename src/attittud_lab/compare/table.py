@@ -99,7 +99,9 @@ def _show_table(
     table: Mapping[str, Any],
     hidden: Sequence[str],
 ) -> list[str]:
-    """Show a table without the `hidden` columns; return those of them that it has."""
+    """Show a table without the `hidden` columns, and the figures by label where there are several
+    labels; return those of the hidden columns that it has.
+    """
     screen.say(f"{table['name']}: {about(table)}")
     chosen = decided_row(result, number)
     left_out: list[str] = []
@@ -255,7 +257,10 @@ def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _of_label(summary: Mapping[str, Any]) -> str:
-    """Return the mean of a label with its interval, or with single values where seeds are few."""
+    """Return the mean of a label with its interval, or with single values where seeds are few.
+
+    It is "undefined" if no run has a figure of the label.
+    """
     mean = percent(summary["mean"])
     if not mean:
         return "undefined"
@@ -310,7 +315,7 @@ def bar(difference: Mapping[str, Any] | None, values: Sequence[float]) -> dict[s
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
-    """Return the sign of a difference; too few seeds have no test."""
+    """Return the mark of a difference: ▲, ▼ or =, and ? for too few seeds, which have no test."""
     p = None
     if difference["n"] >= FEWEST:
         p = difference["p"]
@@ -369,7 +374,7 @@ def _figures(result: Mapping[str, Any]) -> str:
 
 
 def _edge(tuning: Mapping[str, Any]) -> str:
-    """Say if multitask chose the smallest or the largest weight."""
+    """Say if multitask chose the smallest or the largest weight; else return an empty text."""
     chosen = tuning["chosen"][MULTITASK]
     weights = tuning["weights"]
     if len(weights) < 2 or chosen not in (weights[0], weights[-1]):

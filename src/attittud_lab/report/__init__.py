@@ -44,7 +44,9 @@ def write_report(folder: Path, output: Path | None = None, advice: str = OTHER_F
 
 
 def _page(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Return figures and a page, with fewer and fewer points until the page is small enough."""
+    """Return figures and a page, with fewer and fewer points until the page is small enough, and
+    without curves if nothing else helps.
+    """
     for points in POINTS:
         data = collect(folder, points)
         page = _bytes(render(data))
@@ -126,7 +128,7 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         bar: dict[str, Any] = {}
         if row["interval"]:
-            bar = _bar(row["interval"], 48 / widest)
+            bar = _bar(row["interval"], 48 / widest)  # the widest ends 2 % before the edge
         bars.append(bar)
     return bars
 
@@ -139,8 +141,10 @@ def _extent(interval: Mapping[str, Any]) -> list[float]:
 
 
 def _bar(interval: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """The line is the interval and the dot the mean; without interval each seed has a dot. A value
-    v is drawn at 50 + scale · v per cent of the width.
+    """Return how one difference is drawn: a line for its interval and a dot for its mean, or a dot
+    for each seed where there is no interval. A single value is a line from zero.
+
+    A value v is drawn at 50 + scale · v per cent of the width.
     """
     edges = [50 + scale * value for value in _extent(interval)]
     dots = edges
@@ -148,13 +152,13 @@ def _bar(interval: Mapping[str, Any], scale: float) -> dict[str, Any]:
     if interval["low"] is not None:
         dots = [50 + scale * interval["mean"]]
         line = [edges[0], edges[1] - edges[0]]
-    elif len(edges) == 1:  # one value is a line from zero
+    elif len(edges) == 1:
         line = [min(50.0, edges[0]), abs(edges[0] - 50)]
     return {"side": _SIDES.get(interval["mark"], "around"), "line": line, "dots": dots}
 
 
 def _thinning(data: Mapping[str, Any]) -> str:
-    """Say how much the curves were thinned."""
+    """Say how much the curves were thinned; empty if there are none."""
     rows = list(chain.from_iterable(data["curves"]))
     logged = max((row["logged"] for row in rows), default=0)
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)

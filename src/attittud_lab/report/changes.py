@@ -70,15 +70,15 @@ class Pair:
                 rows.append(class_row(label, before[members, number], after[members, number]))
         rows.sort(key=lambda row: row["interval"]["mean"], reverse=True)
         shown = rows
-        left = ""
+        left_out = ""
         if len(rows) > 2 * LISTED:
             shown = rows[:LISTED] + rows[-LISTED:]
-            left = f" The {len(rows) - len(shown)} classes between these are left out."
+            left_out = f" The {len(rows) - len(shown)} classes between these are left out."
         return {
             "title": f"Which classes gained, and which lost, against {self.reference}?",
             "about": f"Out-of-fold recall of {self.best} and of {self.reference}. Gained: labels that "
             f"only {self.best} predicts correctly. Lost: labels that only {self.reference} predicts "
-            f"correctly. A class with few labels proves nothing.{left}",
+            f"correctly. A class with few labels proves nothing.{left_out}",
             "columns": [
                 "class",
                 "labels",
@@ -128,7 +128,9 @@ class Pair:
 
 
 def class_row(label: str, was_right: Tensor, now_right: Tensor) -> dict[str, Any]:
-    """Return the row of a class, from which of its examples both candidates predict correctly."""
+    """Return the row of a class. The two masks over its examples say which ones the reference and
+    the best candidate predict correctly.
+    """
     before = float(was_right.double().mean())
     after = float(now_right.double().mean())
     cells = [
@@ -158,8 +160,8 @@ def predicted_labels(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the probability of each example's class; with several labels at once, the mean over
-    its labels.
+    """Return the probability of each example's class; with several labels at once, of the right
+    answer, as a mean over the labels.
     """
     likely = probabilities(outputs, several=targets.ndim == 2)
     return torch.from_numpy(right_answers(likely, targets.numpy())).mean(1)
@@ -171,8 +173,10 @@ def label_words(labels: Tensor, classes: Sequence[str]) -> str:
 
 
 def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Count true and predicted classes; with several labels at once, return the four counts of each
-    label.
+    """Return how often the model predicts which class for which true class, out of fold.
+
+    With several labels at once there are four counts for each label. With many classes there is a
+    list of the most frequent confusions instead of a matrix.
     """
     targets = out_of_fold["targets"]
     outputs = out_of_fold["model"]
@@ -187,6 +191,7 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
         columns = ["label", "found", "missed", "false alarm", "correctly absent"]
         return {"kind": "labels", "columns": columns, "names": list(classes), "counts": counts}
     total = len(classes)
+    # Cell t · total + p counts the examples with true class t and predicted class p.
     cells = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total)
     table = cells.reshape(total, total)
     if total <= MOST_NAMES:
@@ -195,8 +200,8 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
     wrong = table.clone().fill_diagonal_(0).flatten()
     order = wrong.argsort(descending=True, stable=True)[:LISTED].tolist()
     pairs = []
-    for place in order:
-        if wrong[place]:
-            pairs.append([classes[place // total], classes[place % total], int(wrong[place])])
+    for cell in order:
+        if wrong[cell]:
+            pairs.append([classes[cell // total], classes[cell % total], int(wrong[cell])])
     columns = ["true class", "predicted", "labels"]
     return {"kind": "pairs", "columns": columns, "names": [], "counts": pairs}

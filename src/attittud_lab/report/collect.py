@@ -78,7 +78,7 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
 def _comparison(folder: Path, points: int) -> dict[str, Any]:
     """Return the page of a comparison."""
     result = read_format(folder / "comparison.json", COMPARISON)
-    first = next(iter(result["tables"][0]["rows"][0]["runs"].values()))
+    a_run = next(iter(result["tables"][0]["rows"][0]["runs"].values()))  # it stands for all
     strategies = counted(len(result["tables"][0]["rows"]), "strategy", "strategies")
     seeds = counted(len(result["seeds"]), "seed")
     return {
@@ -94,7 +94,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "details": _details(result),
         "curves": [_curves(folder, table, points) for table in result["tables"]],
         "config": _text(folder / "config.yaml"),
-        "provenance": _provenance(folder / first) | result["made_with"],
+        "provenance": _provenance(folder / a_run) | result["made_with"],
     }
 
 
@@ -194,7 +194,10 @@ def _panel_rows(result: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
-    """Return the page of a run; an unfinished run has only its curves."""
+    """Return the page of a run; an unfinished run has only its curves.
+
+    Its metric may still be "auto"; then the figures on validation say which metric that means.
+    """
     record = read_format(folder / "run.json", VERSION)
     config = record["config"]
     label = str(config["strategy"]["name"])
@@ -268,7 +271,7 @@ def _examples(counts: Mapping[str, int]) -> str:
 
 
 def _provenance(run: Path) -> dict[str, Any]:
-    """Machine, code and time of a run; the configuration is shown elsewhere."""
+    """Return machine, code and time of a run; the configuration is shown elsewhere."""
     path = run / "run.json"
     if not path.is_file():  # the demo's runs may be gone
         return {}

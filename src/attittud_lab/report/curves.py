@@ -76,7 +76,9 @@ def _weights(train: Columns) -> dict[str, dict[str, str]]:
 
 
 def _phases(points: Sequence[tuple[str, Point]]) -> list[dict[str, Any]]:
-    """Return the step at which each phase begins."""
+    """Return the step and the seconds at which each phase begins, from points with the names of
+    their phases.
+    """
     phases: dict[str, dict[str, Any]] = {}
     step = 0.0
     seconds = 0.0
@@ -88,9 +90,10 @@ def _phases(points: Sequence[tuple[str, Point]]) -> list[dict[str, Any]]:
 
 
 def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
-    """Yield the lines of a run with their phase.
+    """Yield the shown figures of each line of metrics.jsonl, with the name of its phase.
 
-    `step` and `seconds` count from the start of the run; shares replace norms.
+    In the file, `step` and `seconds` begin anew in each phase; here they count from the start of the
+    run. Shares of the parts of the gradient replace their norms.
     """
     step = 0.0
     seconds = 0.0
@@ -112,8 +115,9 @@ def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
 
 def _is_shown(name: str, value: Any) -> bool:
     """Whether a figure has a curve; NaN and infinity have none."""
-    named = name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN or _WEIGHT in name
-    return named and isinstance(value, (int, float)) and math.isfinite(value)
+    has_prefix = name.startswith(("loss/", "validation/", _LAYERS))
+    has_curve = has_prefix or name in _PLAIN or _WEIGHT in name
+    return has_curve and isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -171,7 +175,9 @@ def _mean(points: Sequence[Point]) -> Point:
 
 
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Return means of neighbours, drawn at their end: the last point is the last step."""
+    """Return at most `most` points, each the mean of some neighbours at the step of the last of
+    them, so that the last point is the last step.
+    """
     size = math.ceil(len(points) / most) or 1
     thinned = []
     for start in range(0, len(points), size):
@@ -190,7 +196,9 @@ def _columns(points: Sequence[Point]) -> Columns:
 
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
-    """Return the shares of the parts in each layer's auxiliary gradient, and the gradient's size."""
+    """Return the shares of the parts in each layer's auxiliary gradient, and the gradient's size:
+    for each part a list of layers, each a list over the evaluations. None without layers.
+    """
     names: dict[str, None] = {}
     for series in _series(points):
         if series.startswith(_LAYERS):
@@ -208,7 +216,10 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
 
 
 def _layer(point: Mapping[str, float], name: str) -> dict[str, float | None]:
-    """Return the shares and the size of a layer at one evaluation; empty if all is zero."""
+    """Return the shares and the size of a layer at one evaluation; empty if all is zero.
+
+    With the norms n of the parts, the size is √Σn² and a share n² / Σn².
+    """
     squares = {}
     for part in PARTS:
         squares[part] = point.get(f"{_LAYERS}{name}/{part}", math.nan) ** 2

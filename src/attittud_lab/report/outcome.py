@@ -75,22 +75,26 @@ class Outcome:
     """The row of a comparison that the decision is about."""
 
 
-def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
-    """Return the outcome of a finished run or comparison.
+def outcome(folder: Path, job_arguments: Sequence[object] = ()) -> Outcome:
+    """Return the outcome of a finished run or comparison, from the files in its folder.
 
-    `typed` is the configuration with its changes, as `attittud compare` takes them.
+    `job_arguments` are the words that name the job in a command: the configuration and KEY=VALUE
+    changes. Commands that train again are proposed with them; without them, with the run's own
+    config.yaml. A comparison has its next command in its file.
     """
     if (folder / "comparison.json").is_file():
         return _of_comparison(folder, read_format(folder / "comparison.json", COMPARISON))
     record = read_format(folder / "run.json", RUN)
     result = read_json(folder / "result.json")
-    job = typed or (folder / "config.yaml",)
-    steps = _next_steps(folder, record, result, job)
+    job_arguments = job_arguments or (folder / "config.yaml",)
+    steps = _next_steps(folder, record, result, job_arguments)
     if (folder / LEADERBOARD).is_file():
         board = read_format(folder / LEADERBOARD, PORTFOLIO)
         some_look_wrong = any(source["listed"] for source in board["suspicious"])
-        if some_look_wrong and record["config"]["portfolio"]["uses"] is None:
-            steps.append(_translating(job, load(folder / "config.yaml")))
+        # `translated` learns from wrong labels, but is no default use. Who named the uses chose.
+        uses_are_default = record["config"]["portfolio"]["uses"] is None
+        if some_look_wrong and uses_are_default:
+            steps.append(_translating(job_arguments, load(folder / "config.yaml")))
         return _of_portfolio(board, steps)
     return _of_run(record, result, steps)
 
@@ -99,15 +103,15 @@ def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
     """Return the decision of comparison.json, which `compare.decide` made from the test figures."""
     decision = result["decision"]
     number = deciding(result)
-    at = "at"
+    preposition = "at"
     if "title" in result:  # the demo's tables are kinds of labels
-        at = "for"
+        preposition = "for"
     meaning = []
     if decision["outcome"] == "no_help":
         meaning.append(DROPPED)
     return Outcome(
         answer=decision["outcome"],
-        about=f"Decision {at} {result['tables'][number]['name'].lower()}",
+        about=f"Decision {preposition} {result['tables'][number]['name'].lower()}",
         text=decision["text"],
         meaning=meaning,
         next=next_steps(folder, result),
@@ -158,9 +162,14 @@ def _of_run(
 
 
 def _next_steps(
-    folder: Path, record: Mapping[str, Any], result: Mapping[str, Any], job: Sequence[object]
+    folder: Path,
+    record: Mapping[str, Any],
+    result: Mapping[str, Any],
+    job_arguments: Sequence[object],
 ) -> list[dict[str, str]]:
-    """Return the commands that use the model, and that compare strategies where this is possible."""
+    """Return the command that predicts, and the one that compares strategies for the same job, if
+    it has auxiliary data and a test set.
+    """
     why = "predicts the label of new examples"
     steps = [{"command": command("predict", folder, "INPUTS"), "why": why}]
     if record["config"]["data"]["auxiliary"] and result["test"]:
@@ -168,16 +177,19 @@ def _next_steps(
             "checks with several seeds which strategy is best for a network, and whether the "
             "auxiliary data help it"
         )
-        steps.append({"command": command("compare", *job), "why": why})
+        steps.append({"command": command("compare", *job_arguments), "why": why})
     return steps
 
 
-def _translating(job: Sequence[object], config: Config) -> dict[str, str]:
-    """Return the command that also learns from what wrong labels mean, for a job without `uses`. It
-    writes below the output folder of this run, and reads the features that this run has computed.
+def _translating(job_arguments: Sequence[object], config: Config) -> dict[str, str]:
+    """Return the command that trains the same job with the use *translated*, too: it learns from
+    what wrong labels mean.
+
+    It writes below the output folder of this run, whose configuration is `config`, and reads the
+    features that this run has computed. Arguments that name these folders are replaced.
     """
     why = "also learns from what labels mean to you, which can help where many are wrong"
     folders = {"output": Path(config.output) / "translated", "data.cache": config.cache}
-    others = [word for word in job if str(word).partition("=")[0].strip() not in folders]
+    others = [word for word in job_arguments if str(word).partition("=")[0].strip() not in folders]
     named = [f"{key}={folder}" for key, folder in folders.items()]
     return {"command": command("train", *others, TRANSLATING, *named), "why": why}

@@ -26,8 +26,8 @@ EDGE = 5.0
 
 
 def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the colour and the dash of each strategy's curve: the same in all reports, and
-    different on one page.
+    """Return the colour and the dash of each strategy's curve. Usual strategies look the same in
+    all reports; the others get what is free, and two look the same only if nothing is.
     """
     look_of = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}}
     for number, name in enumerate(USUAL, 2):
@@ -100,8 +100,12 @@ def leaderboard(
 
 
 def curves(board: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores over steps, vertical lines for phases, and the ticks; `several`:
-    there is a line to draw.
+    """Return the picture of scores over steps, from the rows, phases and steps of a portfolio's
+    page.
+
+    `lines` are the curves of candidates, each with its `best` point. `marks` are vertical lines for
+    phases, `rows` and `columns` the ticks of both axes. `several` says whether a curve has more than
+    one point, so that there is a line to draw.
     """
     rows = [row for row in board["rows"] if row["curve"]]
     scores: list[float | None] = []
@@ -156,13 +160,16 @@ class _Axis:
         return EDGE + (100 - 2 * EDGE) * share
 
     def values(self) -> list[float]:
-        """Return three to seven round values."""
+        """Return three to seven round values: multiples of 1, 2 or 5 times a power of ten.
+
+        Rounding must not exclude an end that is itself a multiple, so ends may be 1e-9 steps off.
+        """
         wide = self.high - self.low
         ten = 10.0 ** math.floor(math.log10(wide / 3))
-        size = next(ten * factor for factor in (1, 2, 5, 10) if wide / (ten * factor) <= 6)
-        first = math.ceil(self.low / size - 1e-9)
-        last = math.floor(self.high / size + 1e-9)
-        return [number * size for number in range(first, last + 1)]
+        step = next(ten * factor for factor in (1, 2, 5, 10) if wide / (ten * factor) <= 6)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
 
     def ticks(self) -> list[dict[str, Any]]:
         """Return the positions of the round values, and their texts in per cent."""

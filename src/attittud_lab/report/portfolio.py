@@ -176,13 +176,13 @@ def _is_mean(board: Mapping[str, Any]) -> bool:
 
 
 def _starts(networks: Mapping[str, Any]) -> dict[str, int]:
-    """The step before each phase of networks, counted from the beginning."""
+    """Return the step before each phase of networks, counted from the beginning."""
     lengths = networks["plan"]["steps"]
     return dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
 
 
 def _look_steps(board: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The steps at which networks were evaluated, by learner."""
+    """Return the steps at which networks were evaluated, counted over all phases, by learner."""
     steps = {}
     for learner, networks in board["networks"].items():
         starts = _starts(networks)
@@ -224,15 +224,15 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the phases of networks, for the picture of scores by step; those of several learners
-    differ, so that none are drawn.
+    """Return the steps at which phases of networks begin, and the last step, for the picture of
+    scores by step. Phases of several learners differ, so that none are drawn.
     """
     most = max((steps[-1] for steps in _look_steps(board).values()), default=0)
     phases: list[dict[str, Any]] = []
     if len(board["networks"]) == 1:
         (networks,) = board["networks"].values()
         for name, start in _starts(networks).items():
-            if start:
+            if start:  # the first phase needs no line
                 phases.append({"step": start, "text": name})
     return {"phases": phases, "steps": most}
 
@@ -288,12 +288,16 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
 def _leaderboard_row(
     row: Mapping[str, Any], steps: Mapping[str, list[int]], *, chosen: bool
 ) -> dict[str, Any]:
-    """Return the cells of a candidate."""
+    """Return the cells and the bar of a candidate.
+
+    `steps` are those of the looks by learner; `chosen` marks the candidate that is the model.
+    """
     settings = row["settings"]
     if row["kind"] == "simple":
         use = " ".join([settings["use"], " + ".join(settings["sources"])]).strip()
         parts = [settings["features"], settings["learner"], use]
     else:
+        # A pretrained network is called "FEATURES, finetuned", the other one "network".
         features, _, learner = settings["learner"].rpartition(", ")
         parts = [features, learner, settings["name"]]
     time = readable(row["seconds"])
@@ -313,10 +317,12 @@ def _leaderboard_row(
 
 
 def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the best candidate of each source alone, and of all sources together."""
+    """Return a table with the best candidate of each source alone, and of all sources together;
+    None if candidates have only one choice of sources.
+    """
     best: dict[str, Mapping[str, Any]] = {}
     for row in board["candidates"]:  # from the best to the worst
-        sources = row["settings"]["sources"]
+        sources = row["settings"]["sources"]  # None for networks that train on all
         if row["diverged"] or row["alone"] or "to_reference" not in row:
             continue
         name = "all sources"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attittud_lab.compare.content import _worth, checked
+from attittud_lab.compare.content import _example_worth, checked
 from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult
 from tests.helpers.comparisons import config
@@ -47,5 +47,5 @@ def test_what_one_test_example_is_worth():
         ("data.seed=null",): 0.0,
     }
     for changes, worth in settings.items():
-        assert _worth(config(*changes), run()) == pytest.approx(worth)
-    assert _worth(config(), replace(run(), metric="macro_f1")) == 0.0
+        assert _example_worth(config(*changes), run()) == pytest.approx(worth)
+    assert _example_worth(config(), replace(run(), metric="macro_f1")) == 0.0
