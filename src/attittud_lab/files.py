@@ -187,9 +187,10 @@ def make_folder(path: Path, advice: str = OTHER_FOLDER, *, shared: bool = False)
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
-    """Keep a second process out of a run folder.
+    """Hold the lock of a run folder during the block; if another process has it, refuse at once.
 
-    The lock is released when this process ends, however it ends.
+    The lock is released when this process ends, however it ends. On a file system without locks the
+    block runs without one.
     """
     from filelock import FileLock, Timeout
 
@@ -204,7 +205,7 @@ def only_one_process(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: another process is training in this folder; {advice}"
         ) from None
-    except (OSError, NotImplementedError):  # a file system without locks
+    except (OSError, NotImplementedError):
         pass
     try:
         yield

@@ -81,7 +81,11 @@ def summarise(values: Sequence[float], within: Range = ANYTHING) -> Summary:
 
 
 def share_interval(hits: int, n: int) -> Range:
-    """Return the 95 % interval of Clopper and Pearson for a share: `hits` of n examples."""
+    """Return the 95 % interval of Clopper and Pearson for a share: `hits` of n examples.
+
+    Its ends are quantiles of Beta(hits, n − hits + 1) and Beta(hits + 1, n − hits); without hits it
+    begins at 0, and without misses it ends at 1.
+    """
     tail = (1 - LEVEL) / 2
     low = 0.0
     high = 1.0

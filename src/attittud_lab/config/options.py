@@ -71,6 +71,7 @@ def known(kind: str) -> AfterValidator:
     """
 
     def check(name: str, info: ValidationInfo) -> str:
+        """Return the name; raises an error if the check of its kind does."""
         checks = info.context or {}
         check_name = checks.get(kind, str)
         try:

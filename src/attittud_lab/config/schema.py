@@ -570,7 +570,8 @@ class _Schema(GenerateJsonSchema):
         for base in section.__bases__:  # pydantic does not find the texts below its fields
             if is_dataclass(base):
                 inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)
-                for name, about in inherited["anyOf"][-1]["properties"].items():
+                mapping = inherited["anyOf"][-1]  # every base has a shorthand, described before it
+                for name, about in mapping["properties"].items():
                     properties[name].setdefault("description", about["description"])
         described["description"] = section.__doc__  # an older pydantic leaves it out
         for about in (described, *properties.values()):

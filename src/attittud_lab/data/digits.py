@@ -21,7 +21,9 @@ class Digits(Source):
         return cls()
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
+        """Return all digits, as grey images of 1 x 8 x 8 pixels."""
         bunch = _bunch()
+        # scikit-learn's pixels are from 0 to 16.
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels = bunch.target.astype(np.int64)
         return Listing(

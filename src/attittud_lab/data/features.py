@@ -167,12 +167,12 @@ class Column:
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def _encode_texts(self, cells: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return a 1 for each text at its position in `levels`, or behind them; n x `width`. Warns if
-        most texts are not in `levels`.
+        """Return a row for each text, n x `width`: 1 at the position of the text in `levels`, or at
+        the last position if it is not there; else 0. Warns if most texts are not in `levels`.
         """
         others = len(self.levels)
-        numbered = dict(zip(map(folded, self.levels), range(others), strict=True))
-        chosen = np.array([numbered.get(folded(text), others) for text in cells], dtype=np.int64)
+        position_of = dict(zip(map(folded, self.levels), range(others), strict=True))
+        chosen = np.array([position_of.get(folded(text), others) for text in cells], dtype=np.int64)
         filled = np.array(list(map(bool, cells)), dtype=bool)
         new = (chosen == others) & filled
         most_new = filled.sum() / 2

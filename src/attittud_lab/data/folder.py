@@ -26,6 +26,7 @@ class ImageFolder(Source):
 
     @classmethod
     def open(cls, name: str) -> Self | None:
+        """Return the source for a folder, which may not be empty; None for anything else."""
         path = as_path(name)
         if not path.is_dir():
             return None
@@ -43,6 +44,11 @@ class ImageFolder(Source):
         return [name for name in _SPLITS if name in names]
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
+        """Return the images of all class folders, or of those of a split.
+
+        Refused are a folder without class folders, a class without images, and a folder that is
+        probably a misspelt split. Images outside of class folders are only warned of.
+        """
         root = self.root
         if split:
             root = self.root / split

@@ -45,6 +45,7 @@ class Hub:
         return list(self._splits[split or self.splits[0]].column_names)
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
+        """Return the listing of a split; without a split, of all splits joined."""
         if split is None:
             return join_listings([self.listing(name, columns) for name in self.splits])
         data = self._splits[split]

@@ -72,7 +72,7 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     if is_list(kind):
         return _several(values.to_pylist(), names, culprit)
     if is_text(kind):
-        names = None
+        names = None  # class names are for numbers
     elif not (pa.types.is_boolean(kind) or pa.types.is_null(kind) or is_number(kind)):
         raise InputError(f"{culprit} holds {str(kind)[:60]}; {_ADVICE}")
     cells = values.to_pylist()

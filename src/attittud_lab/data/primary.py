@@ -103,8 +103,8 @@ def _training_part(
     size = min(amount(config.train, available, "data.primary.train", total), len(remaining.rows))
     groups = None
     if pooled:
-        # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary
-        # data: draw whole groups.
+        # Each pooled row is held out once, so auxiliary data may not have others of its group.
+        # Those would be lost, so whole groups are drawn.
         groups = remaining.groups
     train, _ = remaining.drawn(size, mix(seed, "train"), groups)
     if 0 < len(train.rows) < ENOUGH * size:

@@ -148,7 +148,9 @@ def _check_size(path: Path) -> None:
 
 
 def _parquet(path: Path, size: int) -> Iterator[pa.Table]:
-    """Yield what `batches` yields; the first table is empty and has the schema."""
+    """Yield what `batches` yields; the first table is empty and has the schema, which a file without
+    rows would not show otherwise.
+    """
     with pa.parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         yield schema.empty_table()

@@ -74,6 +74,9 @@ class Tables:
 
     @classmethod
     def open(cls, name: str) -> Self | None:
+        """Return the tables in a folder, or one file; None for a folder without tables and for a
+        path that does not exist. A file of another type is refused.
+        """
         path = as_path(name)
         if path.is_dir():
             files = shards(path)

@@ -36,6 +36,7 @@ class EfficientNetFeatures(FrozenFeatures):
     reads = "image"
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        """Return n x 1,280 for images."""
         network = ready(self.network, self.device)
 
         def mean_of_maps(images: Tensor) -> Tensor:

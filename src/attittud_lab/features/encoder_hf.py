@@ -92,6 +92,7 @@ class EncoderFeatures(FrozenFeatures):
         return network
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        """Return n x width for texts or images; a network that does not read them is refused."""
         network = ready(self.network, self.device)
         try:
             if self.reads == "text":

@@ -49,6 +49,7 @@ class HistogramFeatures(FeatureMap):
     worth_keeping = True
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        """Return the histograms of images, n x `_width()`: gradients, then colours."""
         rows = [np.empty((0, _width()), dtype=np.float32)]
         for start in range(0, len(inputs), _BATCH):
             pixels = decode_all(inputs[start : start + _BATCH], Pixels(3, SIZE), WHERE)

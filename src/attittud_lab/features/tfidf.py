@@ -100,6 +100,7 @@ class TfidfFeatures(FeatureMap):
 
     @classmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """Return the map with the stored terms and weights; refuses those that do not fit."""
         restored = cls()
         try:
             for block, terms in plain["terms"].items():

@@ -35,6 +35,9 @@ class TimmFeatures(FrozenFeatures):
         self._network_name = network_name
 
     def load(self) -> Any:
+        """Return the network with pretrained weights and without its classifier; timm downloads the
+        weights if they are not in its cache.
+        """
         name = f"timm:{self._network_name}"
         try:
             timm = optional("timm", "timm", f"features {name!r}")
@@ -49,6 +52,7 @@ class TimmFeatures(FrozenFeatures):
             raise InputError(f"{problem}; check the name and the network") from None
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        """Return n x width for images, which are prepared as the network was trained."""
         network = ready(self.network, self.device)
         try:
             about = self.network.pretrained_cfg

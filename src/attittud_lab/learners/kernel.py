@@ -68,6 +68,9 @@ class Kernel(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
+        """Yield a model for each setting; settings of one width, which follow each other, share the
+        kernel.
+        """
         features = dense(rows.features)
         order = np.random.default_rng(seed).permutation(len(features))
         landmarks = features[np.sort(order[:MOST_LANDMARKS])]

@@ -46,6 +46,7 @@ class Linear(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
+        """Yield a model for each penalty; the search begins at `start` if that is linear too."""
         regressions = LogisticRegressions(rows)
         penalties = [setting["penalty"] for setting in settings]
         near_solution = None

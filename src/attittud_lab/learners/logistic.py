@@ -62,7 +62,11 @@ class CentredColumns:
             self.width = self.rotated.shape[1]
 
     def times(self, parameters: Numbers) -> Numbers:
-        """Multiply the columns (rows x width) by parameters (width x logits)."""
+        """Multiply the columns (rows x width) by parameters (width x logits).
+
+        Features that are not rotated are never centred themselves: with P = parameters,
+        ((x − mean) / scale) P = x (P / scale) − mean (P / scale).
+        """
         if self.rotated is not None:
             product: Numbers = self.rotated @ parameters
             return product

@@ -113,6 +113,7 @@ class ExtraTreesModel(TreesModel):
     """The number of all classes or labels."""
 
     def logits(self, features: Matrix) -> Numbers:
+        """Return the logarithms of the shares of classes, or for several labels their logits."""
         rows = dense(features)
         total = np.zeros((len(rows), len(self.classes)))
         for root in self.roots:
@@ -151,6 +152,7 @@ class ExtraTrees(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
+        """Yield a forest for each setting: a classifier, or with several labels a regression."""
         fit = self._labels if rows.several else self._classes
         for setting in settings:
             options = {
@@ -247,7 +249,9 @@ class Boosting(SimpleLearner):
     def fits(
         self, rows: TrainingRows, settings: Settings, seed: int, start: Fitted | None = None
     ) -> Iterator[Fitted]:
-        # Fewer rounds are the first trees of a fit with more rounds, so one fit is enough.
+        """Yield a model for each setting, from one fit: a model of fewer rounds has the first trees
+        of a model of more rounds.
+        """
         most = int(max(map(itemgetter("rounds"), settings)))
         if rows.several:
             starts, models = self._labels(rows, most, seed)

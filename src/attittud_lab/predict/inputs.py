@@ -291,7 +291,7 @@ class Inputs:
         if isinstance(value, list):
             return self._truths(value, names or list(map(str, range(len(value)))))
         label = label_of(value, names)
-        if label is None or self.several:
+        if label is None or self.several:  # with several labels at once a cell must be a list
             return None
         if label not in self.classes:
             self._hint("the label", label)

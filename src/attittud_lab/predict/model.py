@@ -53,7 +53,9 @@ class Classifier(nn.Module):
         several: bool,
         temperature: float,
     ) -> None:
-        """Take networks and their shares, which add up to 1."""
+        """Take networks and their shares, which add up to 1; scores are divided by the temperature
+        before they become probabilities.
+        """
         super().__init__()
         self.members = nn.ModuleList(members)
         self.several = several
@@ -192,12 +194,14 @@ class Model:
         return np.empty((0, len(self.classes)), dtype=np.float32)
 
     def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
-        """Prepare some inputs as in training; error messages use these names for the inputs."""
+        """Prepare some inputs as in training, for all members; error messages use these names for
+        the inputs. Only what some member reads is computed.
+        """
         if self.about.kind == "image":
             raws = deep(raws, self.about.white)
         examples = None
-        as_trained = any(group.reader is None for group in self.networks)
-        if as_trained or self.about.kind == "table":
+        networks_need_them = any(group.reader is None for group in self.networks)
+        if networks_need_them or self.about.kind == "table":
             examples = self._examples(raws, names)
         inputs: Any = list(raws)
         if self.about.kind == "table":
@@ -227,7 +231,9 @@ class Model:
         return Batch(examples, features, read)
 
     def _examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
-        """Return the tensors for networks, and the columns of tables."""
+        """Return inputs as the network of `model:` reads them: pixels, features of the rows of a
+        table, or token numbers.
+        """
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
             return Examples(decode_all(raws, Pixels(channels, size), names), None)
@@ -237,7 +243,7 @@ class Model:
         return self._tokens(self._encoder, raws)
 
     def _tokens(self, reader: Reader, texts: Sequence[str]) -> Examples:
-        """Return texts as token numbers."""
+        """Return texts as token numbers, with their lengths if batches are cut to them."""
         rows, lengths = reader.rows(texts)
         bucket = self.config.data.buckets
         if not bucket:
@@ -245,8 +251,8 @@ class Model:
         return Examples(rows, None, lengths, bucket)
 
     def count_used(self, raws: Sequence[Any], batch: Batch, used: npt.NDArray[np.uint64]) -> int:
-        """Count the inputs that are among the `used_examples` of the run; rows of a table are
-        compared by their features.
+        """Count the inputs of a batch that are among `used`, the digests that `used_examples` reads
+        from the run folder. Rows of a table are compared by their features.
         """
         if self.about.kind == "table":
             assert batch.examples is not None

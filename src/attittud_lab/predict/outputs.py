@@ -113,6 +113,7 @@ def _csv(
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
+            """Write a batch, see `Write`."""
             if heading:
                 write_row(heading)
                 heading.clear()
@@ -137,6 +138,7 @@ def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Writ
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
+            """Write a batch, see `Write`; probabilities have six digits."""
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
                 rounded = [float(f"{value:.6g}") for value in row]
                 line = {
@@ -167,6 +169,7 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
+            """Write a batch, see `Write`."""
             arrays = [
                 pa.array([item.file for item in items], pa.string()),
                 pa.array([item.row for item in items], pa.int64()),

@@ -33,6 +33,7 @@ class Pooled(Use):
         return crossed(learner.settings(several), "weight", WEIGHTS)
 
     def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        """Yield a model of all rows, primary and auxiliary, for each setting."""
         training = fitting.training
         features = [training.features]
         targets = [soft_targets(training.labels, len(training.classes))]

@@ -42,6 +42,7 @@ class Stacked(Use):
         return crossed(learner.settings(several), "length", LENGTHS)
 
     def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        """Yield a model of the primary rows with the columns of all sources, for each setting."""
         rows = training_rows(fitting.training)
         models = [fitting.models.model(source.name) for source in fitting.sources]
         source_lengths = []

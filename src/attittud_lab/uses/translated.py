@@ -47,6 +47,9 @@ class Translated(Use):
         return crossed(learner.fewer_settings(several), "weight", WEIGHTS)
 
     def fits(self, fitting: Fitting) -> Iterator[UsedModel]:
+        """Yield a model for each setting: that of the learner alone, fitted anew `ROUNDS` times with
+        the rows of all open sources.
+        """
         training = fitting.training
         seed = fitting.seed
         rows = training_rows(training)
@@ -121,7 +124,8 @@ class Translation:
             posterior = posterior[:, None]
             openness = openness[None]
         # With several primary labels, posterior is rows x channels x labels x (no, yes) and
-        # openness is channels x labels; else rows x channels x classes, and channels.
+        # openness is channels x labels; else rows x channels x classes, and channels. The mean over
+        # the channels (s) is weighted by their openness.
         total = openness.sum(axis=0)
         shares = openness / np.where(total > 0, total, 1)
         if not self.several:
