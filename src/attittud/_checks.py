@@ -32,7 +32,9 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_dense(model: nn.Module, layout: Layout) -> None:
-    """Refuse embeddings with sparse gradients before anything is computed from them."""
+    """Refuse embeddings with sparse gradients before anything is computed from them, if their
+    weight is a parameter of the layout.
+    """
     for path, module in model.named_modules():
         if not getattr(module, "sparse", False):
             continue  # reading a parametrized weight may change buffers or draw random numbers
@@ -49,7 +51,7 @@ def check_weights(name: str, value: object) -> float | dict[str, float]:
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Refuse a value that is none of the choices; the message lists them."""
+    """Refuse a value that is none of the choices (two or more); the message lists them."""
     if value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
@@ -101,7 +103,11 @@ def _as_eta(eta: object, where: str) -> AnyEta:
 
 
 def of_each(argument: str, setting: dict[str, T], names: Collection[str]) -> dict[str, T]:
-    """Return the setting of each named auxiliary loss."""
+    """Return the setting of each auxiliary loss in `names`; refuse a name without a setting.
+
+    `argument`: the argument of `Guide` that `setting` was passed as. It may have more names, whose
+    losses are not part of this step.
+    """
     for name in names:
         if name not in setting:
             raise ValueError(
@@ -114,7 +120,14 @@ def of_each(argument: str, setting: dict[str, T], names: Collection[str]) -> dic
 def check_state(
     state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]
 ) -> None:
-    """Check that a saved state has today's format and fits the guide that loads it."""
+    """Check that a saved state has today's format and fits the guide that loads it: the same
+    settings, its parameters in the same shapes, and a basis over them.
+
+    Args:
+        state: what `Guide.state_dict` returned.
+        settings: the settings of this guide that decide the meaning of a basis.
+        named: the parameters of this guide's model by name.
+    """
     version = None
     if isinstance(state, Mapping):
         version = state.get("version")
@@ -126,7 +139,8 @@ def check_state(
     for name, kinds in FIELDS.items():
         value = state.get(name)
         fits = name in state and isinstance(value, kinds) and not isinstance(value, bool)
-        if not fits or (isinstance(value, int) and not 0 <= value < 2**63):
+        too_large = isinstance(value, int) and not 0 <= value < 2**63  # or negative
+        if not fits or too_large:
             raise ValueError(
                 f"{name!r} in the Guide's state cannot be {value!r:.60}; load another copy, or leave the state out and "
                 "let the next step compute the basis again"
@@ -138,11 +152,12 @@ def check_state(
                 "the saved run"
             )
     shapes = {name: tuple(shape) for name, shape in state["shared"].items()}
+    # Parameters that auxiliary losses reach must be there too; the state has no shapes for them.
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
         here: object = "no such parameter"
         if name in named:
             here = tuple(named[name].shape)
-        if here != shapes.get(name, here) or name not in named:
+        if name not in named or here != shapes.get(name, here):
             use = "is reached by auxiliary losses"
             if name in shapes:
                 use = f"has shape {shapes[name]}"
@@ -160,24 +175,21 @@ def check_state(
 def _covers(
     basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int
 ) -> bool:
-    """Whether a saved basis has 1 to `rank` rows over all shared parameters.
+    """Whether a saved basis has 1 to `rank` rows over all shared parameters, whose `shapes` are
+    given by name. A state without a basis (None) is fine too.
 
-    It is one matrix k x D, or by parameter k x shape, as `checkpoint` saves it.
+    The basis is one matrix k x D, or by parameter k x shape, as `checkpoint` saves it.
     """
     if basis is None:
         return True
     if isinstance(basis, Tensor):
+        columns = sum(map(math.prod, shapes.values()))
         return (
-            basis.ndim == 2
-            and 0 < len(basis) <= rank
-            and basis.shape[1] == sum(map(math.prod, shapes.values())) > 0
+            basis.ndim == 2 and 0 < len(basis) <= rank and basis.shape[1] == columns and columns > 0
         )
     rows = {len(tensor) for tensor in basis.values()}
-    return (
-        {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes
-        and len(rows) == 1
-        and 0 < max(rows) <= rank
-    )
+    same_shapes = {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes
+    return same_shapes and len(rows) == 1 and 0 < max(rows) <= rank
 
 
 VERSION = 1

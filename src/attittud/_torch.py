@@ -67,6 +67,7 @@ def empty_queue() -> None:
 
 
 def _autocast_nesting() -> int:
+    """Return how many regions of autocast torch counts as open in this thread."""
     depth: int = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     return depth - 1
@@ -85,10 +86,12 @@ THREAD_SETTINGS: tuple[Callable[[], Any], ...] = (
 
 
 def restore_thread(before: Sequence[Any]) -> None:
-    """Restore the values that `THREAD_SETTINGS` returned earlier.
+    """Restore the values that `THREAD_SETTINGS` returned earlier (`before`, in their order).
 
     Python does not run the end of a `with` block if Ctrl-C comes exactly there.
     """
+    # `modes`: how many torch-function modes were active. `autocast`: first whether it is on, for
+    # each device of `_KINDS`, and then its type for each.
     grad, multithreading, modes, cache, *autocast = before
     torch.set_grad_enabled(grad)
     torch._C._set_multithreading_enabled(multithreading)
@@ -122,8 +125,8 @@ def undoing(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[], object]:
-    """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a
-    function that removes it.
+    """Do `tensor.register_hook(hook)`, in a fifth of its time for a tensor that is no leaf and has
+    no hook yet; returns a function that removes the hook.
     """
     if tensor._backward_hooks is not None or tensor.grad_fn is None:
         remove: Callable[[], object] = tensor.register_hook(hook).remove
@@ -154,7 +157,7 @@ def keep_saved_tensors(model: nn.Module | None = None) -> None:
 
         if config.donated_buffer:
             config.donated_buffer = False
-            torch.compiler.reset()  # code that is already compiled relies on the old setting
+            torch.compiler.reset()  # code that is already compiled relies on the old value
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -167,7 +170,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 def in_cuda_graphs() -> bool:
     """Whether passes may run as CUDA graphs (mode="reduce-overhead"), which reuse the same memory
-    every time.
+    every time. True where it is not known.
     """
     trees = sys.modules.get(CUDA_GRAPH_TREES)
     if trees is None:
@@ -202,8 +205,8 @@ def kept_graph() -> Iterator[None]:
 
 
 def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
-    """Return the tensors that compiled code saved for its backward pass. Hold them while other
-    forward passes run first.
+    """Return the tensors that compiled code among these nodes of a graph saved for its backward
+    pass. Hold them as long as other forward passes may run before that backward pass.
 
     The CUDA graphs of mode="reduce-overhead" do not see tensors that only autograd holds. When they
     record another function they treat such tensors as freed and reuse their memory
@@ -233,7 +236,7 @@ def _packed(node: Any) -> bool:
 
 def fsdp_modules(model: nn.Module) -> list[Any]:
     """The modules that FSDP2 has sharded, of this model and of all other models in this process."""
-    # Importing it takes as long as importing torch.
+    # Importing this module would take as long as importing torch. Without it nothing is sharded.
     fsdp = sys.modules.get("torch.distributed.fsdp")
     states = sys.modules.get("torch.distributed._composable_state")
     modules = {*model.modules(), *getattr(states, "_module_state_mapping", ())}

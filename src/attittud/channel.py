@@ -50,10 +50,14 @@ class LabelChannel:
         """λ between 0 (closed) and 1, [S x] [L]: a scalar tensor for one task and one source."""
         self.shares = torch.as_tensor(shares).detach().to("cpu", torch.float64)
         """π, the share of each label in the source, [S x] labels."""
-        tasks = self.openness.ndim - self.shares.ndim + 1
-        fits = self.matrix.ndim >= 2 and self.shares.ndim in (1, 2) and tasks in (0, 1)
-        if tasks == 1:
-            fits = fits and self.matrix.shape[-2] == 2
+        # The dimension L is there if openness has one dimension more than shares have before labels.
+        dimensions_of_tasks = self.openness.ndim - (self.shares.ndim - 1)
+        fits = (
+            self.matrix.ndim >= 2
+            and self.shares.ndim in (1, 2)
+            and dimensions_of_tasks in (0, 1)
+            and (dimensions_of_tasks == 0 or self.matrix.shape[-2] == 2)  # no and yes
+        )
         size = (*self.openness.shape, *self.matrix.shape[-2:-1], *self.shares.shape[-1:])
         sources = self.shares.shape[:-1]
         if not fits or self.matrix.shape != size or self.openness.shape[: len(sources)] != sources:
@@ -66,10 +70,11 @@ class LabelChannel:
             raise ValueError(f"openness must be between 0 and 1, got {self.openness.tolist()}")
         _check_distributions("matrix", self.matrix)
         _check_distributions("shares", self.shares)
-        self._multi_label = tasks == 1
+        self._multi_label = dimensions_of_tasks == 1
         # S x L x classes x labels
         self._whole = self.matrix.reshape(sources.numel(), -1, *self.matrix.shape[-2:])
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
+        """What `_gather` looks up, for each device and type that it was used with."""
 
     @classmethod
     def estimate(
@@ -109,7 +114,7 @@ class LabelChannel:
         prior = shares.reshape(-1, 1, shares.shape[-1])  # S x 1 x labels
         matrices = []
         opennesses = []
-        for column in labels.T:
+        for column in labels.T:  # one column, or one for each task of a multi-label task
             rows = (column >= 0).nonzero()[:, 0]
             codes = column[rows].long()
             generator = torch.Generator().manual_seed(seed)
@@ -148,7 +153,8 @@ class LabelChannel:
         log_probs = self._log_probs(logits)
         codes, observed = self._codes(labels, logits)
         columns, log_shares, is_open = self._gather(codes, log_probs)
-        evidence = torch.logsumexp(log_probs[:, None] + columns, dim=-1)  # m x S x L
+        # log Σ_c p(c|x) C[c, a], m x S x L
+        evidence = torch.logsumexp(log_probs[:, None] + columns, dim=-1)
         # Through a closed channel p − q would be rounding noise; a constant has no gradient.
         evidence = torch.where(is_open, evidence, log_shares[..., None])
         losses = torch.where(observed[..., None], -evidence, 0.0).mean(dim=2)
@@ -221,7 +227,9 @@ class LabelChannel:
         return logits.log_softmax(dim=-1)[:, None]
 
     def _codes(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return m x S labels, with 0 where there is none, and whether each is there."""
+        """Check the labels of m examples. Returns them as class numbers (m x S, with 0 where there is
+        none), and which of them are there (m x S).
+        """
         expected = (len(logits), *self.shares.shape[:-1])
         if labels.shape != expected:
             raise ValueError(f"labels: expected shape {expected}, got {tuple(labels.shape)}")
@@ -232,7 +240,7 @@ class LabelChannel:
         return torch.where(observed, labels, 0).long(), observed
 
     def _gather(self, codes: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Look up the columns of m x S labels.
+        """Look up the columns of the labels `codes` (m x S), on the device and in the type of `like`.
 
         Returns:
             log C[·, a], m x S x L x classes; log π(a), m x S; and which channels are open, S x L.
@@ -280,14 +288,20 @@ def _sums_by_class(
 
 
 def _openness(joint: Tensor) -> Tensor:
-    """Compute λ = max(0, 1 − Ī / I) for S sources.
+    """Compute λ = max(0, 1 − Ī / I) for S sources, from joint distributions J.
+
+        I = Σ_ca J[c, a] log(J[c, a] / (J[c] J[a]))        the mutual information
 
     Args:
         joint: (1 + permutations) x S x classes x labels. The first entry is the joint distribution
             of class and mean prediction, the others belong to permuted labels.
+
+    Returns:
+        λ (S), 0 where I is above chance by no more than rounding.
     """
     independent = joint.sum(dim=-1, keepdim=True) * joint.sum(dim=-2, keepdim=True)
     smallest = torch.finfo(joint.dtype).tiny
+    # xlogy is 0 where J is 0.
     terms = torch.xlogy(joint, joint) - torch.xlogy(joint, independent.clamp(min=smallest))
     information = terms.sum(dim=(-2, -1))
     by_chance = information[1:].mean(dim=0)

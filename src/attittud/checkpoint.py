@@ -60,8 +60,8 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
     _require_safetensors()
     state, basis = _parts(guide)
     if writes is None:
-        alone = not (dist.is_available() and dist.is_initialized())
-        writes = alone or dist.get_rank(_group(guide)) == 0
+        one_process = not (dist.is_available() and dist.is_initialized())
+        writes = one_process or dist.get_rank(_group(guide)) == 0
         if not writes and guide._workers.size == 1:
             warnings.warn(
                 f"worker {dist.get_rank()} of {dist.get_world_size()} has not saved its guide: only worker 0 saves one that "
@@ -78,11 +78,12 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
             old.unlink(missing_ok=True)
     checksums: dict[str, str] = {}
     if basis and (guide.sharded or writes):
-        # Several workers start with an exchange, so none writes before the old files are gone.
+        # With shards, torch begins with an exchange, so no worker writes before the old files are
+        # gone.
         writer = HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True)
-        with _alone_is_fine():
+        with _without_warnings():
             save_entries(basis, storage_writer=writer, no_dist=not guide.sharded)
-        # Other replicas do not read files that the first worker is still writing.
+        # (Of replicas, only the worker that has written the files comes here and reads them.)
         checksums = _saved_checksums(guide, folder / BASIS)
     if writes:
         rows: int | None = None
@@ -101,7 +102,10 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
 
 
 def load(guide: Guide, folder: str | PathLike[str]) -> None:
-    """Load a guide from a folder that `save` wrote. Every worker must call this."""
+    """Load a guide from a folder that `save` wrote. Every worker must call this.
+
+    An error while a worker reads a file is raised on all workers, before the guide has changed.
+    """
     _require_safetensors()
     folder = Path(folder)
     basis: dict[str, Tensor] = {}
@@ -123,8 +127,8 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return a guide's state as plain data, and a copy of its basis by parameter (empty if no basis
-    is stored).
+    """Return a guide's state as plain data, and a copy of its basis by parameter: for each name the
+    rows k x shape, of which each worker has its shards under FSDP2. Empty if no basis is stored.
     """
     state = guide.state_dict(include_basis=False)
     del state["basis"], state["worker"]
@@ -151,8 +155,8 @@ def _checksum_of_content(content: Mapping[str, Any]) -> str:
 
 
 def _saved_checksums(guide: Guide, folder: Path) -> dict[str, str]:
-    """Return the checksums of all shards by name. Each worker reads its own shard, because it may
-    not see the files of other machines at once.
+    """Return the checksums of all files of the basis, by name. Each worker reads the files that it
+    has written, because it may not see the files of other machines at once.
     """
     rank = 0
     if guide.sharded:
@@ -169,7 +173,8 @@ def _check_checksums(guide: Guide, folder: Path, content: Mapping[str, Any]) -> 
     """Refuse a checkpoint that has changed since it was saved. Each worker reads some of the
     files.
     """
-    # The text too: a last digit may change without another number.
+    # The text is compared too, because another last digit of a long number may be read as the same
+    # number.
     same_text = (folder / STATE).read_text(encoding="utf-8") == json.dumps(content)
     if not same_text or content.get("sha256") != _checksum_of_content(content):
         raise UnreadableError(f"{folder / STATE}: has changed since it was saved; {CURE}")
@@ -181,10 +186,10 @@ def _check_checksums(guide: Guide, folder: Path, content: Mapping[str, Any]) -> 
         if different[0] in checksums:
             problem = "is missing"
         raise UnreadableError(f"{folder / BASIS / different[0]}: {problem}; {CURE}")
-    number = 0
+    rank = 0
     if guide._workers.size > 1:
-        number = dist.get_rank(_group(guide))
-    for name in sorted(names)[number :: guide._workers.size]:
+        rank = dist.get_rank(_group(guide))
+    for name in sorted(names)[rank :: guide._workers.size]:
         file = folder / BASIS / name
         if _checksum(file) != checksums[name]:
             raise UnreadableError(f"{file}: has changed since it was saved; {CURE}")
@@ -200,8 +205,8 @@ def _require_safetensors() -> None:
 
 
 @contextmanager
-def _alone_is_fine() -> Iterator[None]:
-    """Hide torch's warnings about a single process."""
+def _without_warnings() -> Iterator[None]:
+    """Hide torch's warnings that `torch.distributed` is not used: a single process is fine."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
         yield
@@ -211,8 +216,8 @@ def _alone_is_fine() -> Iterator[None]:
 
 
 def _group(guide: Guide) -> dist.ProcessGroup | None:
-    """The workers that share a guide's files. For a sharded guide these are all workers, because
-    torch writes all shards.
+    """Return the group of the workers that share a guide's files; None stands for all workers. For a
+    sharded guide these are all, because torch writes all shards.
     """
     workers = guide._workers
     if not isinstance(workers, Replicas):
@@ -240,7 +245,8 @@ def gather(guide: Guide, value: Any) -> list[Any]:
 
 @contextmanager
 def together(guide: Guide) -> Iterator[None]:
-    """Read files on all workers: after all of them have saved, and before any of them saves again.
+    """Let all workers begin and end the block together. So files are read after all workers have
+    saved, and before any of them saves again.
 
     An error on one worker is raised on all workers, which would otherwise wait for it forever in
     the next step.
@@ -298,7 +304,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _allocate(guide: Guide, folder: Path, rows: int) -> dict[str, Tensor]:
-    """Allocate memory for this worker's part of a saved basis of so many rows."""
+    """Allocate memory for this worker's part of a saved basis: for each parameter, by name, `rows` x
+    shape. Refuses a basis over other parameters or of other shapes.
+    """
     parameters = dict(guide._workers.named or guide.model.named_parameters())
     basis = {}
     with reading(folder):
@@ -322,10 +330,12 @@ def _allocate(guide: Guide, folder: Path, rows: int) -> dict[str, Tensor]:
 
 
 def _fill(guide: Guide, folder: Path, basis: dict[str, Tensor]) -> None:
-    """Read this worker's part of a saved basis into its memory."""
+    """Read this worker's part of a saved basis into `basis`; refuse it if some of it is missing or
+    not finite.
+    """
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     reader = HuggingFaceStorageReader(str(folder))
-    with reading(folder), _alone_is_fine():
+    with reading(folder), _without_warnings():
         load_entries(dict(basis), storage_reader=reader, planner=planner, no_dist=not guide.sharded)
         for name, rows in basis.items():
             # Every worker checks its own part, because a damaged shard may be on one worker alone.

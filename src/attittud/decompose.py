@@ -60,17 +60,23 @@ class Residual:
     """
 
     p: Tensor
+    """V g_prim (k)."""
     norm: Tensor
+    """‖r‖, or 0 if the row is dropped."""
 
     @classmethod
     def of(
         cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None
     ) -> Residual:
-        """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
+        """Compute ‖r‖ from ‖r‖² = ‖g_prim‖² - ‖p‖² + pᵀ(VVᵀ - I)p.
 
-        `rounding`: VVᵀ - I of rows that were rounded when they were stored. With such rows ‖r‖² is
-        not just the difference of the squares, which may almost vanish although r does not. An r as
-        small as the rounding counts as zero.
+        Args:
+            p: V g_prim (k).
+            primary_square: ‖g_prim‖².
+            tolerance: an r of at most this length, relative to ‖g_prim‖, counts as zero.
+            rounding: VVᵀ - I of rows that were rounded when they were stored; None: it is zero.
+                With such rows the difference of the squares may almost vanish although r does not.
+                An r as small as the rounding counts as zero too.
         """
         square = primary_square - p.square().sum()
         least = tolerance**2 * primary_square
@@ -81,29 +87,34 @@ class Residual:
         return cls(p, torch.where(above_rounding, square, 0.0).sqrt())
 
     def coefficient(self, a: Tensor, inner: Tensor) -> Tensor:
-        """a_{k+1} from a = V g_aux and `inner` = ⟨g_prim, g_aux⟩."""
+        """Return a_{k+1} from a = V g_aux and `inner` = ⟨g_prim, g_aux⟩; 0 if the row is dropped."""
         return torch.where(self.norm > 0, (inner - torch.dot(self.p, a)) / self.norm, 0.0)
 
     def lift(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """`weight` times the row r/‖r‖, as a k-vector for V and a multiple of g_prim."""
+        """Return `weight` times the row r/‖r‖, as a k-vector for V and a multiple of g_prim: r =
+        g_prim - Vᵀp, so they are -(weight/‖r‖) p and weight/‖r‖.
+        """
         multiple = torch.where(self.norm > 0, weight / self.norm, 0.0)
         return -multiple * self.p, multiple
 
 
 def residual_tolerance(dtype: torch.dtype) -> float:
-    """Below this, ‖r‖/‖g_prim‖ counts as rounding: ‖r‖² is a difference of squares, which loses
-    half of the digits.
+    """Return the size of ‖r‖/‖g_prim‖ up to which it counts as rounding: ‖r‖² is a difference of
+    squares, which loses half of the digits.
     """
     return 4 * math.sqrt(torch.finfo(dtype).eps)
 
 
 @dataclass(frozen=True)
 class Judges:
-    """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
+    """The judges' mean gradient in numbers."""
 
     rows: Tensor
+    """V g_judge (k)."""
     square: Tensor
+    """‖g_judge‖²."""
     primary: Tensor
+    """⟨g_judge, g_prim⟩."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +135,14 @@ class Cosines:
 
     @staticmethod
     def parts(a: Tensor, harmful: Tensor, judges: Tensor) -> tuple[Tensor, Tensor]:
-        """`dots` and `squares` from the coefficients of g_aux and of g_judge in the basis."""
-        both = torch.stack([a * judges, a.square()])
-        split = torch.stack(
-            [torch.where(harmful, 0.0, both).sum(1), torch.where(harmful, both, 0.0).sum(1)], dim=1
-        )
-        return split[0], split[1]
+        """Compute `dots` and `squares` from the coefficients of g_aux and of g_judge in the basis:
+        sums of a_j judges_j and of a_j² over the helpful and over the harmful directions.
+        """
+        terms = torch.stack([a * judges, a.square()])
+        helpful_sums = torch.where(harmful, 0.0, terms).sum(1)
+        harmful_sums = torch.where(harmful, terms, 0.0).sum(1)
+        dots, squares = torch.stack([helpful_sums, harmful_sums], dim=1)
+        return dots, squares
 
     def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the cosines of the neutral, helpful and harmful part, of g_aux and of g_prim with
@@ -137,14 +150,16 @@ class Cosines:
 
         A part whose squared norm is only rounding, for gradients of this `dtype`, has cosine 0.
         """
-        # Five vectors: the neutral, helpful and harmful part, g_aux and g_prim.
+        # Five vectors: the neutral, helpful and harmful part, g_aux and g_prim. The neutral part is
+        # g_aux minus the two others, and orthogonal to them.
         neutral_dot = self.inner - self.dots.sum()
         neutral_square = self.square - self.squares.sum()
         dots = torch.stack([neutral_dot, *self.dots, self.inner, judges.primary])
         squares = torch.stack([neutral_square, *self.squares, self.square, primary_square])
         cosines = dots / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
         # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says
-        # nothing about the parts.
+        # nothing about the parts. What counts as rounding depends on the vector that a part was
+        # taken from: g_aux, and for the last one g_prim itself.
         square_of_whole = torch.stack([*[self.square] * 4, primary_square])
         rounding = 64 * torch.finfo(dtype).eps * square_of_whole
         is_zero = (squares <= rounding) & (judges.square > 0)
@@ -161,6 +176,7 @@ class TaskNumbers:
 
     eta: Eta | Weights
     weight: float
+    """The weight of the task's loss."""
     a: Tensor
     """V g_aux (k)."""
     square: Tensor | None
@@ -221,9 +237,15 @@ def combine(
 
         rows = Σ_t weight_t (eta_tj - neutral_t) a_tj        eta_tj = harmful_t if a_tj p_j < 0 else helpful_t
 
-    `include_mean` appends the residual of g_prim as one more direction (see `Residual`). `dtype`:
-    the type of the gradients, whose rounding decides which lengths count as zero. `rounding`: VVᵀ -
-    I of rows that were rounded when they were stored.
+    In a step with judges, also compute the cosines of the parts of each task with eta="auto".
+
+    Args:
+        numbers: all gradients of the step in numbers.
+        primary_weight: the weight of g_prim in the update.
+        include_mean: append the residual of g_prim as one more direction (see `Residual`). Its
+            part of the correction then goes into `rows` and into the multiple of g_prim.
+        dtype: the type of the gradients, whose rounding decides which lengths count as zero.
+        rounding: VVᵀ - I of rows that were rounded when they were stored.
     """
     p = numbers.p
     square = _or_nan(numbers.square, p)
@@ -234,6 +256,7 @@ def combine(
         residual = Residual.of(p, square, residual_tolerance(dtype), rounding)
         directions = torch.cat([p, residual.norm[None]])
     if residual is not None and judges is not None:
+        # The judges' coefficient along the last direction, as for the auxiliary gradients below.
         last = residual.coefficient(judges.rows, judges.primary)
         judges = replace(judges, rows=torch.cat([judges.rows, last[None]]))
     rows: Tensor | None = None
@@ -255,9 +278,10 @@ def combine(
         if task.weight != 1.0:
             change = task.weight * change
         if residual is not None:
+            # The correction along the last direction, in terms of V and of g_prim.
             in_span, multiple = residual.lift(change[-1])
             change = change[:-1] + in_span
-            missing = _missing(task, inner, change * p, multiple * square, square, dtype)
+            missing = _missing_multiple(task, inner, change * p, multiple * square, square, dtype)
             primary = primary + multiple + missing
         if rows is not None:
             change = rows + change
@@ -277,7 +301,7 @@ def _or_nan(number: Tensor | None, like: Tensor) -> Tensor:
     return torch.full((), torch.nan, dtype=torch.float64, device=like.device)
 
 
-def _missing(
+def _missing_multiple(
     task: TaskNumbers,
     inner: Tensor,
     in_span: Tensor,
@@ -285,21 +309,30 @@ def _missing(
     square: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
+    """Compute the multiple of g_prim to add so that the update of one task does not oppose g_prim: 0
+    in most cases.
 
-    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the
-    correction in V, and of the correction's multiple of g_prim. If g_prim lies almost in the span,
-    its part outside looks like rounding and is dropped as a direction. But a large auxiliary
-    gradient may lie along this very part.
+    If g_prim lies almost in the span, its part outside looks like rounding and is dropped as a
+    direction. But a large auxiliary gradient may lie along this very part. Only fixed weights with
+    helpful >= 0 >= harmful promise that no update opposes g_prim.
+
+    Args:
+        task: the task, with its weights.
+        inner: ⟨g_prim, g_aux⟩.
+        in_span: inner products with g_prim of the correction along each row of V (k).
+        along: the inner product with g_prim of the correction's multiple of g_prim.
+        square: ‖g_prim‖².
+        dtype: the type of the gradients, for their rounding.
     """
     eta = task.eta
-    nothing = torch.zeros_like(square)
+    none = torch.zeros_like(square)
     if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
-        return nothing
+        return none
+    # Their sum is the inner product of g_prim and the task's update.
     terms = torch.cat([(task.weight * eta.neutral * inner)[None], in_span, along[None]])
-    served = terms.sum()
-    lacking = served < -8 * torch.finfo(dtype).eps * terms.abs().sum()
-    return torch.where(lacking & (square > 0), -served / square, nothing)
+    along_primary = terms.sum()
+    opposes = along_primary < -8 * torch.finfo(dtype).eps * terms.abs().sum()
+    return torch.where(opposes & (square > 0), -along_primary / square, none)
 
 
 # ---------------------------------------------------------------------------------- whole gradients
@@ -310,9 +343,13 @@ class Decomposition:
     """The parts of an auxiliary gradient: `neutral + helpful + harmful` is the gradient again."""
 
     gradient: Tensor
+    """g_aux (D)."""
     basis: Tensor
+    """V (k x D)."""
     coefficients: Tensor
+    """a = V g_aux (k)."""
     mask: Tensor
+    """The harmful directions (k booleans)."""
 
     @property
     def helpful(self) -> Tensor:
@@ -377,6 +414,7 @@ def decompose(
 
 
 def _check_orthonormal(basis: Tensor) -> None:
+    """Refuse a basis (k x D) whose rows are not orthonormal; zero rows are allowed."""
     gram = basis.double() @ basis.double().T
     expected = torch.diag((gram.diagonal() > 0.5).to(gram.dtype))
     if gram.numel() == 0:

@@ -187,8 +187,8 @@ class Guide:
         self._told = False  # whether the warning about accumulation has been given
 
     def __repr__(self) -> str:
-        """Return the settings that results depend on, for logs. They must be the same on all
-        workers.
+        """Return the settings that results depend on, for logs. `_describe` begins with it, so the
+        workers compare all of these settings.
         """
         settings = [f"basis={self.basis.name!r}", f"engine={self.engine.name!r}"]
         for name in SETTINGS:
@@ -196,7 +196,9 @@ class Guide:
         return f"{type(self).__name__}({', '.join(settings)})"
 
     def _describe(self) -> str:
-        """Return everything that must be the same on all workers."""
+        """Return everything that must be the same on all workers: the settings, and the names of
+        the parameters that `parameters=` includes. The workers compare it in refreshes.
+        """
         return f"{self!r} {sorted(self._shared.allowed or ())}"
 
     # ---------------------------------------------------------------------------------------- verbs
@@ -229,6 +231,9 @@ class Guide:
                 every `judge_every` steps. Without it the weights stay as they are, so the judges
                 may join the training set later.
             refresh: True or False overrides the schedule.
+
+        Returns:
+            What happened in this step; its values wait for the device only when they are read.
         """
         if self._step is not None:
             self._give_up(self._step)
@@ -244,6 +249,7 @@ class Guide:
             tasks = self._task_losses(auxiliary)
             step = self._begin(refresh)
             if self._shared.untouched and not self._told:
+                # Nothing has changed `.grad` since the last update, so the two would add up.
                 self._told = True
                 warnings.warn(ACCUMULATED, AccumulationWarning, stacklevel=2)
             if judge is not None or self._auto.is_auto:
@@ -284,7 +290,7 @@ class Guide:
                 "the step"
             )
         with self._discard_on_error():
-            step = self._window(refresh)
+            step = self._current_step(refresh)
             self._shared.update()
             self._check_call("primary", step, (), basis_losses)
             skips = self._skips(step, losses)
@@ -297,7 +303,7 @@ class Guide:
         Call this once in a step, before the first `auxiliary` call.
         """
         with self._discard_on_error():
-            step = self._window(None)
+            step = self._current_step(None)
             if step.gradients.tasks or step.judge is not None:
                 raise RuntimeError(
                     "judge() was called twice, or after auxiliary(), in this step: auxiliary gradients are compared with the "
@@ -313,7 +319,7 @@ class Guide:
         """
         with self._discard_on_error():
             tasks = self._task_losses(loss)
-            step = self._window(None)
+            step = self._current_step(None)
             self._check_judged(step, tasks)
             self._shared.update()
             self._check_call("auxiliary", step, tasks)
@@ -360,8 +366,9 @@ class Guide:
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
-        """Count a step that a CUDA graph has replayed, so that the schedule and `state_dict` stay
-        correct.
+        """Count a step that a CUDA graph of the user has replayed, so that the schedule and
+        `state_dict` stay correct. `refresh` and `judge`: whether the captured step had a refresh
+        and used the judges.
         """
         self._schedule.count_replay(refresh=refresh)
         self._auto.count_replay(judge=judge)
@@ -389,16 +396,19 @@ class Guide:
 
     # --------------------------------------------------------------------------------------- a step
 
-    def _window(self, refresh: bool | None) -> Step:
-        """The step to which the three verbs add, which begins with the first of them."""
+    def _current_step(self, refresh: bool | None) -> Step:
+        """Return the step to which the three verbs add; the first of them begins it. `refresh`: as
+        in `primary`.
+        """
         if self._step is None:
             self._step = self._begin(refresh)
         return self._step
 
     def _begin(self, refresh: bool | None) -> Step:
-        """Start a step: notice changes of the model, and decide whether the basis is recomputed.
+        """Begin a step: notice changes of the model, and decide whether the basis is recomputed.
 
         A basis over parameters that the model no longer has is dropped, so the step refreshes.
+        `refresh`: True or False overrides the schedule.
         """
         self._shared.update()
         if not self._shared.parameters:
@@ -431,7 +441,9 @@ class Guide:
     def _check_call(
         self, verb: str, step: Step, tasks: Collection[str], basis_losses: Losses | None = None
     ) -> None:
-        """Compare the call with those of the other workers, before they exchange anything else."""
+        """Refuse a call that differs from the calls of the other workers, before they exchange
+        anything else. `tasks`: the names of the auxiliary losses of this call.
+        """
         if self._workers.size > 1:
             settings = {
                 "auxiliary losses": sorted(tasks),
@@ -444,14 +456,15 @@ class Guide:
 
     def _needs_primary(self) -> bool:
         """Whether the update between two refreshes depends on the primary losses at all: through
-        their gradient, or through signs that decide between different weights.
+        their gradient, or through signs that decide between different weights. `primary_due` tells
+        users.
         """
         if isinstance(self.eta, dict):
             etas = list(self.eta.values())
         else:
             etas = [self.eta]
-        signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
-        return signs or self.primary_weight != 0 or self.include_mean or self._auto.is_auto
+        signs_matter = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
+        return signs_matter or self.primary_weight != 0 or self.include_mean or self._auto.is_auto
 
     def _skips(self, step: Step, primary: Tensor | Losses | None) -> bool:
         """Whether a step leaves out the primary losses: it needs none, and no worker has any."""
@@ -463,7 +476,9 @@ class Guide:
         return skips
 
     def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
-        """Refuse tasks with eta="auto" before any judge has been used."""
+        """Refuse tasks with eta="auto" if the judges have never been used, and are not used in this
+        step either.
+        """
         self._auto.check(
             [name for name, task in tasks.items() if task.eta == "auto"],
             asked=step.judge is not None,
@@ -471,8 +486,8 @@ class Guide:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Discard a step that fails half-way. Unless it fails after the update was written, `.grad`
-        has not been changed.
+        """Discard the step of the three verbs if the block fails, and restore torch's settings of
+        this thread. Unless it fails after the update was written, `.grad` has not been changed.
         """
         settings = [read() for read in THREAD_SETTINGS]
         try:
@@ -486,7 +501,7 @@ class Guide:
             self._parts.graphs.begin()
 
     def _give_up(self, step: Step | None) -> None:
-        """Discard a step."""
+        """Discard a step: restore the guide's parts, and remove the step's hooks from parameters."""
         self._step = None
         remove_hooks(self._shared.parameters)
         if step is not None:
@@ -495,7 +510,11 @@ class Guide:
     def _task_losses(
         self, auxiliary: Tensor | Mapping[str, Tensor | None] | None
     ) -> dict[str, TaskLoss]:
-        """Return the auxiliary losses by name, with the settings of their tasks."""
+        """Check the auxiliary losses and return them by name, with the settings of their tasks.
+
+        A loss without a name gets the name `SINGLE`. With several workers, losses that stand in
+        replace None, and the tasks are in the order in which workers exchange them.
+        """
         if isinstance(auxiliary, Mapping):
             named = auxiliary
         else:
@@ -554,8 +573,9 @@ class Guide:
 
 
 def _check_donated(error: BaseException) -> None:
-    """Raise a clear error if a step has failed because torch overwrote tensors that a refresh needs
-    again.
+    """Raise a clear error if a step has failed because a compiled backward pass overwrote tensors
+    that a refresh needs again; switch this off for later passes. Other errors are left to the
+    caller.
     """
     if not isinstance(error, RuntimeError) or "donated" not in str(error):
         return
@@ -570,7 +590,8 @@ def _check_donated(error: BaseException) -> None:
 
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
-    """Return the rank that the basis really has, which may be fixed ("mean": 1).
+    """Return the rank that the basis really has, which may be fixed ("mean": 1). Then a rank that a
+    user asked for is not used, and the log says so.
 
     A rank above 10,000 and above the number of parameters is refused: no basis has so many
     directions.

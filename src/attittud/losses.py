@@ -74,9 +74,11 @@ def per_sequence_kl(
     current model.
 
     As in `per_sequence`, the labels say which tokens count, and each entry is the mean over the
-    tokens of one sequence. At the start model the true gradient is zero, but its computed value is
-    rounding noise, which normalisation would turn into a direction. So tokens whose two
-    distributions differ by rounding alone get a gradient of exactly zero.
+    tokens of one sequence. Both logits are m x T x C, the labels m x T; the result has m entries.
+
+    At the start model the true gradient is zero, but its computed value is rounding noise, which
+    normalisation would turn into a direction. So tokens whose two distributions differ by rounding
+    alone get a loss and a gradient of exactly zero.
 
     >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
     >>> per_sequence_kl(logits, logits, labels)
@@ -90,20 +92,21 @@ def per_sequence_kl(
     if shift:
         labels = _shifted(labels, ignore_index)
     counted = labels != ignore_index
-    now = F.log_softmax(_full(logits), dim=-1)
-    start = F.log_softmax(_full(start_logits.detach()), dim=-1)
-    before = start.exp()
-    divergence = (before * (start - now)).sum(dim=-1)
-    rounding = (now.detach().exp() - before).abs().sum(dim=-1) <= 64 * torch.finfo(now.dtype).eps
-    total = torch.where(counted & ~rounding, divergence, 0.0).sum(dim=1)
+    log_now = F.log_softmax(_full(logits), dim=-1)
+    log_start = F.log_softmax(_full(start_logits.detach()), dim=-1)
+    start = log_start.exp()
+    divergence = (start * (log_start - log_now)).sum(dim=-1)  # of each token, m x T
+    difference = (log_now.detach().exp() - start).abs().sum(dim=-1)
+    is_rounding = difference <= 64 * torch.finfo(log_now.dtype).eps
+    total = torch.where(counted & ~is_rounding, divergence, 0.0).sum(dim=1)
     return total / counted.sum(dim=1).clamp(min=1)
 
 
 def per_example(
     logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None
 ) -> Tensor:
-    """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its
-    outputs.
+    """Loss of each example (m) of a classifier or regressor with logits m x C (or m). The loss of
+    a regressor, or of yes/no decisions, is the mean over the C outputs.
 
     Without `problem_type`, a single logit means squared error, integer labels (m) mean
     cross-entropy, and other labels (m x C) mean independent yes/no decisions.

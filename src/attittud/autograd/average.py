@@ -38,32 +38,33 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
     `start` comes from `weights_of`, called before training. The model may have been sharded (FSDP2)
     after that call.
     """
-    before = placed(model, start)
+    start_weights = placed(model, start)
     tensors = {name: local(parameter).detach() for name, parameter in _named(model)}
-    end = {name: tensors[name].clone() for name in before}
+    end_weights = {name: tensors[name].clone() for name in start_weights}
     try:
-        for name, old in before.items():
-            tensors[name].copy_(torch.lerp(old, tensors[name], share))
+        for name, weight in start_weights.items():
+            tensors[name].copy_(torch.lerp(weight, tensors[name], share))
         yield
     finally:
         reshard(model)
-        for name, new in end.items():
-            tensors[name].copy_(new)
+        for name, weight in end_weights.items():
+            tensors[name].copy_(weight)
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the start weights as this worker needs them: its shards, in the type and on the device
-    of the parameters.
+    of the parameters. FSDP2 goes back to shards first.
     """
     reshard(model)
     named = dict(_named(model))
     weights = {}
-    for name, old in start.items():
+    for name, weight in start.items():
         if name not in named:
             raise ValueError(
                 f"the model has no parameter {name!r}; take start= from weights_of() of the same model"
             )
-        weights[name] = _part(old, named[name]).to(local(named[name])).detach()
+        parameter = named[name]
+        weights[name] = _part(weight, parameter).to(local(parameter)).detach()
     return weights
 
 
@@ -73,8 +74,8 @@ def averages(
     evaluate: Callable[[], T],
     shares: Sequence[float] = SHARES,
 ) -> dict[float, T]:
-    """Return the result of `evaluate` at each average: share 0 is the model before training, share
-    1 the model after it.
+    """Return the result of `evaluate` at each average, by its share: 0 is the model before training
+    (`start`), 1 the model after it. `evaluate` reads the model; in the end it is as before.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> start = weights_of(model)
@@ -108,7 +109,9 @@ def reshard(model: nn.Module) -> None:
 
 
 def _part(old: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Return this worker's part of a start weight."""
+    """Return this worker's part of a start weight: the weight itself, unless it is a whole tensor
+    and the parameter has been sharded since.
+    """
     if not is_sharded(parameter) or is_sharded(old) or old.shape == local(parameter).shape:
         return local(old)
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -31,6 +31,7 @@ _DROPOUT: set[Callable[..., Any]] = {
 _ATTENTION = F.scaled_dot_product_attention
 _DEVICE = attrgetter("device")
 _KIND = attrgetter("device", "dtype", "layout", "is_nested")
+"""What buffers must have in common to be copied together."""
 
 
 class NoDropout(TorchFunctionMode):
@@ -85,8 +86,8 @@ class NoDropout(TorchFunctionMode):
 
 
 def _differs(generator: torch.Generator, state: Tensor) -> bool:
-    """Compare the state of a generator with an earlier one. Both are in the memory of the CPU: no
-    device is waited for.
+    """Whether the state of a generator differs from an earlier state. Both are in the memory of the
+    CPU: no device is waited for.
     """
     now = generator.get_state()
     return string_at(now.data_ptr(), now.numel()) != string_at(state.data_ptr(), state.numel())
@@ -108,7 +109,7 @@ def isolated_forward(
     modules = all_modules(model)
     with _seeded(modules, seed, draws=draws) as states, _modes(modules, batch_norm):
         dropout = NoDropout(states)
-        if draws or not states:
+        if draws or not states:  # if some generators are unknown, `drawn` could miss a draw
             with dropout:
                 yield dropout
         else:
@@ -133,10 +134,11 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 def _seeded(
     modules: list[nn.Module], seed: int, *, draws: bool
 ) -> Iterator[list[tuple[torch.Generator, Tensor]]]:
-    """Seed all random generators, and restore them afterwards.
+    """Seed the random generators of torch, Python and NumPy inside the block, and restore their
+    states afterwards.
 
-    Yields torch's generators with the states that they have inside, or [] if some generators are
-    unknown.
+    Yields torch's generators with the states that they have at the beginning of the block, or [] if
+    some generators are unknown (a device other than CPU and CUDA, or a CUDA graph under capture).
 
     Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is
     run again with `draws`.
@@ -165,6 +167,7 @@ def _seeded(
     inside = states
 
     def restore() -> None:
+        """Set the states from before the block."""
         for generator, state in states:
             if _differs(generator, state):
                 generator.set_state(state)
@@ -187,8 +190,10 @@ def _seeded(
 
 @contextmanager
 def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None]:
-    """Set evaluation mode, except for modules that need training mode; restore modes and buffers
-    afterwards.
+    """Set evaluation mode inside the block, and restore modes and buffers afterwards.
+
+    Two kinds of modules stay in training mode, without its effects: recurrent layers, whose dropout
+    is set to 0, and with `batch_norm` "batch" BatchNorm, which tracks no statistics.
     """
     registered = [dict(module._buffers) for module in modules]
     every_buffer = chain.from_iterable(map(dict.values, registered))
@@ -202,6 +207,10 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
         tracked = [(m, m.track_running_stats) for m in modules if isinstance(m, BatchNorm)]
 
     def restore() -> None:
+        """Set modes, dropout and tracking from before the block; register the same buffers, with
+        the same contents.
+        """
+        # First, while the modules are still in the modes of the block.
         silent = _silent_buffers(modules, registered)
         for attributes, mode in zip(owned, training, strict=True):
             attributes["training"] = mode
@@ -230,7 +239,9 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
 
 
 def _silent_buffers(modules: list[nn.Module], registered: list[dict[str, Any]]) -> set[int]:
-    """The ids of the buffers that were registered in modules which are silent now."""
+    """Return the ids of the buffers of those modules that are silent now (see `_is_silent`).
+    `registered`: the buffers of each module by name, from before the block.
+    """
     ids = set[int]()
     for module, buffers in zip(modules, registered, strict=True):
         if buffers and _is_silent(module):
@@ -256,11 +267,13 @@ class _Contents:
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
+        """Copy the contents of these buffers. A number of a buffer is its position in this list."""
         self.buffers = buffers
         self.versions = [buffer._version for buffer in buffers]
         self._single: dict[int, Tensor] = {}
+        """The contents of buffers outside of any group, by number."""
         self._groups: list[tuple[list[int], Tensor]] = []
-        """Numbers of buffers, and their contents one after the other."""
+        """For each group the numbers of its buffers, and their contents one after the other."""
         groups: dict[Any, list[int]] = {}
         for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
             groups.setdefault(kind, []).append(at)
@@ -280,6 +293,7 @@ class _Contents:
         memory, are left alone if their version is the old one. Blocks are written through `.data`:
         a new version would forbid the backward pass of a loss that uses the buffer.
         """
+        # Numbers of the buffers with a new version, and of those to be written through `.data`.
         changed = set[int]()
         blocks = set[int]()
         for at, buffer in enumerate(self.buffers):

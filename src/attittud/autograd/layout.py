@@ -45,8 +45,8 @@ _HALF = {torch.bfloat16, torch.float16}
 
 
 def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors. If the sources have several types, there is one call for each type, because
-    only then torch is fast.
+    """Copy each source into its target (of any type). If the sources have several types, there is
+    one call for each type, because only then torch is fast.
     """
     if len(set(map(_DTYPE, sources))) == 1:
         foreach_copy_(targets, sources)
@@ -70,6 +70,7 @@ class Layout:
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
         self.named = list(named)
         _check_one_device(self.named)
+        # The following lists have one entry for each parameter, in this order.
         self.names: list[str] = []
         self.parameters: list[nn.Parameter] = []
         self.types: list[torch.dtype] = []
@@ -78,6 +79,8 @@ class Layout:
         self._local_shapes: list[tuple[int, ...]] = []
         """The shapes of this worker's parts: `shapes` unless parameters are sharded."""
         self._sizes: list[int] = []
+        """The numbers of elements of this worker's parts."""
+        # The next two lists have positions of parts in the lists above.
         self._apart: list[int] = []
         """Parts whose views torch cannot make in one call, because they are empty or not
         contiguous.
@@ -111,13 +114,16 @@ class Layout:
         self.alike = set(self.types) <= {self.dtype}
         """Whether all parameters have the type `dtype`."""
         self.numels = list(map(math.prod, self.shapes))
+        """The numbers of elements of whole parameters."""
         self.total = sum(self.numels)
         """Columns of V on all workers: `size` unless parameters are sharded."""
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         self._whole = not any(map(is_sharded, self.parameters))
 
     def describes(self, named: Named) -> bool:
-        """Whether this layout still fits these parameters."""
+        """Whether a layout of these parameters would be the same; False for sharded parameters,
+        which are not compared.
+        """
         if len(named) != len(self.named) or not self._whole:
             return False
         for at, (name, parameter) in enumerate(named):
@@ -153,10 +159,13 @@ class Layout:
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
-        together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
+        """Return the parts of `flat` (D, or r x D) as views in the shapes and strides of the
+        parameters (with a leading r).
+        """
+        in_one_call = flat.ndim == 1 and self._whole and flat.stride(0) == 1
         apart: Iterable[int] = self._apart
-        if together:
+        if in_one_call:
+            # (Contiguous views; the parts in `apart` are replaced below.)
             parts: list[Any] = list(as_parts(flat, cast(list[Tensor], self.parameters)))
         else:
             parts = [None] * len(self.names)
@@ -171,8 +180,8 @@ class Layout:
         return parts
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
-        """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory
-        has another order.
+        """Return each parameter's part of `rows` (r x D) as a view, by the id of the parameter: r x
+        elements, or r x shape if its memory has another order than a contiguous tensor's.
         """
         parts = list(rows.split(self._sizes, dim=1))
         # (Parameters that are a single number too: torch adds to a single column in another order
@@ -196,9 +205,10 @@ class Layout:
         return self.device.type == "cuda" and self._whole
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Gradients (None counts as zero) as one new vector."""
-        # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a
-        # single gradient, because `concatenate` would not copy it.
+        """Copy gradients, one for each parameter (None counts as zero), into one new vector (D)."""
+        # `concatenate` is the fast way, and below is the slow one. Unusual gradients take the slow
+        # way: None, sparse tensors and other subclasses, or another type than the vector's. So does
+        # a single gradient, because `concatenate` would not copy it.
         kinds = set(map(type, gradients))
         if (
             len(gradients) > 1
@@ -207,6 +217,8 @@ class Layout:
         ):
             parts = cast(list[Tensor], list(gradients))
             for i in self.reordered:
+                # `concatenate` takes elements in the order of a contiguous tensor. If the gradient
+                # lies in memory as its part should, its memory is passed as a vector.
                 current = parts[i].stride()
                 strides = self.strides[i]
                 if current != strides and not _same_order(self._local_shapes[i], strides, current):
@@ -222,8 +234,8 @@ class Layout:
     def flatten_and_view(
         self, gradients: Sequence[Tensor | None]
     ) -> tuple[Tensor, list[Tensor] | None]:
-        """Gradients (None counts as zero) as one new vector, and its views if they were needed to
-        make it.
+        """Copy gradients, one for each parameter (None counts as zero), into one new vector (D).
+        Also returns the views of the vector, if they were needed to make it; else None.
         """
         if not (self.on_gpu and self.alike):
             return self.flatten(gradients), None
@@ -233,7 +245,9 @@ class Layout:
         return flat, views
 
     def fill_(self, views: list[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Overwrite the views of a vector with gradients (None counts as zero)."""
+        """Overwrite the views of a vector, one for each parameter, with gradients (None counts as
+        zero).
+        """
         sources = [gradient for gradient in gradients if gradient is not None]
         if len(sources) < len(gradients):
             present: list[Tensor] = []
@@ -249,7 +263,7 @@ class Layout:
             if sources:
                 copy_each_(views, sources)
         except RuntimeError:
-            self._check_dense(gradients)
+            self._check_dense(gradients)  # a clearer error, if that is the cause
             raise
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
@@ -277,15 +291,16 @@ class Layout:
                 raise ValueError(sparse_message(name))
 
     def narrow_(self, flat: Tensor, remaining: Layout) -> Tensor:
-        """Keep only the parts of `remaining` in `flat` (D, or r x D, contiguous). They are moved in
-        place; returns a view.
+        """Keep only the parts of `remaining`, a layout of some of the parameters, in `flat` (D, or r
+        x D, contiguous). They are moved to the front in place; returns a view of them.
         """
-        # The dropped parts may have no elements here: their shards are on other workers.
+        # (Of the same size if the dropped parts have no elements here: their shards are on other
+        # workers.)
         if remaining.size == self.size:
             return flat
         rows = flat.reshape(-1, self.size)
         memory = rows.view(-1)
-        to = 0
+        to = 0  # where the next part goes
         for row in range(rows.shape[0]):
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
                 if name in remaining.name_set:
@@ -298,8 +313,8 @@ class Layout:
 
 
 def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether two tensors of one shape have their elements in the same order. The stride of a
-    dimension of 1 is ignored.
+    """Whether two tensors of one shape, with these strides, have their elements in the same order
+    in memory. The stride of a dimension of size 1 is ignored.
     """
     if strides == others:
         return True
@@ -316,7 +331,9 @@ def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
 
 
 def _check_one_device(named: Named) -> None:
-    """Refuse parameters that cannot be parts of one vector of real numbers."""
+    """Refuse parameters that cannot be parts of one vector of real numbers: on two devices, or of
+    another type.
+    """
     for name, parameter in named:
         first_name, first = named[0]
         if parameter.device != first.device:
@@ -332,7 +349,7 @@ def _check_one_device(named: Named) -> None:
 
 
 def sparse_message(name: str) -> str:
-    """The error message for a parameter whose gradient is sparse."""
+    """Make the error message for a parameter whose gradient is sparse."""
     return (
         f"parameter {name!r} has a sparse gradient, which cannot be projected; build its embedding with sparse=False, or "
         "leave it out with parameters="
@@ -379,22 +396,29 @@ most a quarter of all.
 
 
 class Writing:
-    """Writes the gradients of a layout's parameters into a vector."""
+    """Writes the gradients of a layout's parameters into a vector `to` (D), while a backward pass
+    runs. The number of a parameter is its position in the layout.
+    """
 
     def __init__(self, layout: Layout, to: Tensor) -> None:
         self.layout = layout
         self.views = layout.views(to)
         self.most = min(WAITING, layout.size // 4)
+        """How many elements may wait before they are written."""
         self.hooked = [p.requires_grad for p in layout.parameters]
+        """For each parameter, whether a hook takes its gradient."""
         # model.half() may have been called since the layout was made
         dtypes = {p.dtype for p in layout.parameters}
+        # One zero of each type, which hooks expand to the shape of a parameter.
         self._zeros = {
             dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes
         }
         self._waiting: dict[int, Tensor] = {}
-        """Gradients by the number of their parameter."""
+        """Gradients that are not written yet, by the number of their parameter."""
         self._size = 0
+        """The number of elements of these gradients."""
         self._arrived: set[int] = set()
+        """The numbers of the parameters whose gradients are written."""
         self.closed = False  # whether later gradients pass
 
     def hook(self, at: int) -> _Take:
@@ -461,8 +485,9 @@ class _Take:
 
 @contextmanager
 def written_into(layout: Layout, to: Tensor, *, returned: bool = False) -> Iterator[Writing]:
-    """Write the gradients of the layout's parameters to `to` inside the block; autograd returns
-    zeros without memory.
+    """Write the gradients of the layout's parameters to `to` (D) when a backward pass in the block
+    computes them, and zeros for parameters without a gradient. For the written gradients autograd
+    returns zeros without memory.
 
     A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns
     it, so no gradient is in memory twice. `returned`: autograd returns the gradients of small
@@ -470,8 +495,9 @@ def written_into(layout: Layout, to: Tensor, *, returned: bool = False) -> Itera
     """
     writing = Writing(layout, to)
     if returned:
-        least = writing.most // (4 * len(layout.names))
-        writing.hooked = [view.numel() > least for view in writing.views]
+        # Small enough that all of them together stay below a quarter of what may wait.
+        small = writing.most // (4 * len(layout.names))
+        writing.hooked = [view.numel() > small for view in writing.views]
     with undoing(writing.close):
         for at, p in enumerate(layout.parameters):
             if writing.hooked[at] and p.requires_grad:
@@ -497,10 +523,11 @@ class Share:
     total: int | Tensor | None = None
     """How many examples all workers have (on the device); None for a single worker."""
     factor: int = 1
-    """Undoes the averaging of a reduction."""
+    """Undoes the averaging of a reduction, which divides by the number of workers."""
 
     def weights(self, losses: Tensor) -> Tensor:
-        """Return the weight of each loss in the mean over the examples of all workers.
+        """Return the weight of each loss, in the shape of `losses`, in the mean over the examples of
+        all workers.
 
         A backward pass starts from these weights. Computing the mean itself would take two more
         kernels.
@@ -530,7 +557,9 @@ an eager pass.
 
 
 def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """What torch.autograd.grad calls after it has checked every parameter; in this thread."""
+    """Run torch's engine as torch.autograd.grad does, without its check of every parameter, and in
+    this thread. After an error, free the graph that the pass leaves behind.
+    """
     with in_this_thread():
         try:
             gradients: tuple[Tensor | None, ...] = engine_run_backward(*args, **options)
@@ -549,7 +578,8 @@ def gradients_of(
     into: Layout | None = None,
 ) -> Sequence[Tensor | None]:
     """Return the gradient of the weighted sum of losses for each parameter; None for a parameter
-    that is not reached.
+    that is not reached. `weights` has the shape of `losses`. Without `retain_graph` the graph is
+    freed.
 
     `into`: the caller copies gradients into a new vector of this layout, so they may still be in
         half precision.
@@ -570,13 +600,14 @@ def gradients_of(
 
 @dataclass(frozen=True)
 class LossGraph:
-    """The nodes behind a loss, and its leaves: parameters, by id, and other tensors that require a
-    gradient.
-    """
+    """What is behind a loss: the nodes of its graph, and the leaves where the graph ends."""
 
     nodes: set[Any]
+    """All nodes but the leaves."""
     leaves: set[int]
+    """Parameters, by id."""
     inputs: list[Tensor]
+    """Leaves that are no parameters: other tensors that require a gradient."""
     several: set[Any]
     """Nodes that more than one edge leads to."""
 
@@ -619,7 +650,7 @@ def walk(loss: Tensor) -> LossGraph:
 
 
 def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
-    """All nodes behind a loss, and those of them that more than one edge leads to."""
+    """Return all nodes behind a loss, leaves too, and those that more than one edge leads to."""
     if loss.grad_fn is None:
         return [], set()
     nodes: list[Any] = [loss.grad_fn]
@@ -636,8 +667,8 @@ def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
 
 
 def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Tensor, Any]]:
-    """Leaves that are converted to half precision and used in no other form, with the nodes that
-    convert them, by id.
+    """Return the leaves that are converted to half precision and used in no other form, each with
+    the node that converts it, by the id of the leaf. Arguments as from `_nodes`.
     """
     conversions = {}
     for node in nodes:
@@ -663,8 +694,8 @@ def unconverted(
     same bits, so these kernels are left out. (So are hooks on the converting nodes themselves.)
     """
     ids = set(map(id, layout.parameters))
-    # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must
-    # see the gradient.
+    # Two kinds of parameters keep their conversion. A flat vector of another type than the parameter
+    # would not be rounded like its gradient. And hooks of the parameter must see the gradient.
     edges = {}
     for number, (leaf, node) in _conversions(*_nodes(loss)).items():
         if number in ids and leaf.dtype == layout.dtype and not leaf._backward_hooks:

@@ -28,11 +28,12 @@ def kernels() -> ModuleType | None:
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
-    """Return the kernels if they support these rows: float32, or half precision multiplied with
-    float32 vectors.
+    """Return the kernels if they support these operands, else None. The rows must be on a GPU and
+    float32, or half precision that is multiplied with float32 vectors, and not too many.
     """
-    short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
-    if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
+    half_with_vectors = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
+    supported_type = half_with_vectors or rows.dtype == torch.float32
+    if not rows.is_cuda or not supported_type or rows.stride(1) != 1:
         return None
     if any(vector.dtype != torch.float32 for vector in vectors):
         return None
@@ -43,8 +44,8 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
 
 
 def chunk_size(x: Tensor) -> int:
-    """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB
-    on a GPU (few launches).
+    """Return how many columns of `x` (D, or r x D) are handled at once. Their float64 copy takes 1
+    MB (fits a cache), or 128 MB on a GPU (few launches).
     """
     numbers = 1 << 24
     if x.device.type == "cpu":
@@ -70,8 +71,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def project(rows: Tensor, vector: Tensor) -> Tensor:
-    """rows @ vector, float64. The products are in the vector's type, whatever the type of the rows,
-    also under autocast.
+    """Return rows (k x D) @ vector (D) as float64. Products and sums within a chunk are in the
+    vector's type, whatever the type of the rows, also under autocast.
     """
     with torch.autocast(rows.device.type, enabled=False):
         if rows.dtype == vector.dtype:
@@ -82,15 +83,20 @@ def project(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 class Products(NamedTuple):
-    """All inner products that a step needs: of two vectors x and y with some rows and with each
-    other; float64.
+    """All inner products that a step needs: of two vectors x and y with some rows (k x D) and with
+    each other; float64.
     """
 
     rows_x: Tensor
+    """rows @ x (k)."""
     rows_y: Tensor
+    """rows @ y (k)."""
     xx: Tensor
+    """⟨x, x⟩."""
     yy: Tensor
+    """⟨y, y⟩."""
     xy: Tensor
+    """⟨x, y⟩."""
 
 
 def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
@@ -103,7 +109,8 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
 def lift_(
     rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor
 ) -> Tensor:
-    """x becomes x_factor * x + rowsᵀ weights + y_factor * y; y may be overwritten.
+    """Overwrite x (D) with x_factor * x + rowsᵀ weights + y_factor * y and return it; y (D) may be
+    overwritten too. `weights` has a number for each row.
 
     Multiplication and addition are not fused, so zero weights give exactly x_factor * x + y_factor
     * y.
@@ -118,7 +125,7 @@ def lift_(
 
 
 def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
-    """x += rowsᵀ weights."""
+    """Add rowsᵀ weights to x (D) in place; `weights` has a number for each of the rows (k x D)."""
     weights = weights.to(x.dtype)
     if rows.dtype == x.dtype:
         x.addmv_(rows.T, weights)
@@ -129,7 +136,10 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
 
 
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
-    """out (k x D) += weights (k x m) @ rows (m x D)."""
+    """Add weights (k x m) @ rows (m x D) to `out` (k x D) in place.
+
+    A kernel does this on a GPU for few rows of float32 and many columns; torch does it otherwise.
+    """
     cuda = kernels() if out.is_cuda else None
     if cuda is not None and out.shape[1] >= cuda.LEAST_COLUMNS and out.shape[0] <= cuda.MOST_SUMS:
         floats = out.dtype == weights.dtype == rows.dtype == torch.float32
@@ -140,7 +150,7 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 
 def gram(rows: Tensor) -> Tensor:
-    """rows @ rowsᵀ."""
+    """Return rows (k x D) @ rowsᵀ, k x k in float64."""
     if fast := _fast(rows):
         product: Tensor = fast.gram(rows)
         return product
@@ -152,8 +162,8 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
-    """The first rows of `rows` become `matrix @ rows`; returns those rows. `lower`: the matrix is
-    lower triangular.
+    """Overwrite the first l rows of `rows` (k x D) with `matrix` (l x k) @ rows, and return those l
+    rows. `lower`: the matrix is lower triangular.
     """
     if fast := _fast(rows):
         changed: Tensor = fast.transform_(rows, matrix, lower)
@@ -166,9 +176,10 @@ def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
 
 
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Lower factor L of a float64 Gram matrix, and L⁻¹. Directions weaker than `tolerance` times
-    the longest row become zero.
+    """Return the lower factor L of a float64 Gram matrix G = L Lᵀ (k x k), and L⁻¹.
 
+    A row whose remainder, after the earlier rows are subtracted, is no longer than `tolerance`
+    times the longest row counts as dependent: its column of L and its row of L⁻¹ are zero.
     `torch.linalg.cholesky_ex` stops at the first vanishing pivot, but here the later rows still
     count.
     """
@@ -177,7 +188,7 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         # The plain version launches a hundred small operations, which is slow on a GPU.
         pair: tuple[Tensor, Tensor] = cuda.factorise(matrix, tolerance)
         return pair
-    rest = matrix.clone()
+    rest = matrix.clone()  # the Gram matrix of the remainders
     threshold = tolerance**2 * matrix.diagonal().amax()
     factor = torch.zeros_like(matrix)
     for j in range(k):

@@ -48,6 +48,7 @@ def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def processors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
@@ -67,8 +68,13 @@ def _gram(
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Sums over all pairs of K rows. Each program takes a pair of groups of rows, and each thread
-    one column of them. Neighbouring programs share the cache.
+    """Compute parts of the inner products of all pairs of K rows of length `size`, `stride` elements
+    apart. The sums of program p along the third axis go to out[p] (K x K); a sum over p is left to
+    the caller.
+
+    Each program takes a pair of groups of GROUP rows, and each thread one column of BLOCK columns
+    at a time. Neighbouring programs share the cache. Only pairs of groups at or below the diagonal
+    are computed.
 
     The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a
     row that depends on others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of
@@ -140,8 +146,8 @@ def _transform(
     LOWER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Compute R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular
-    matrix.
+    """Overwrite the first R of K rows with `matrix` (R x K, float64) @ rows. Each thread holds all
+    rows of its columns, with sums in float64. LOWER skips the zeros of a lower triangular matrix.
     """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -161,7 +167,10 @@ def _transform(
 
 @triton.jit
 def _transform_wide(rows, matrix, k, count, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """The same transformation for more rows than a thread can hold."""
+    """Overwrite the first `count` of k rows with `matrix` (K x K float32, padded with zeros) @ rows,
+    for more rows than a thread of `_transform` can hold. A program multiplies a tile of BLOCK columns
+    on tensor cores.
+    """
     row, column = tl.arange(0, K), tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
     inside = at[None, :] < size
@@ -174,7 +183,13 @@ def _transform_wide(rows, matrix, k, count, size, stride, K: tl.constexpr, BLOCK
 
 @triton.jit
 def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
-    """Compute a Cholesky factor and its inverse together, column by column, in one program."""
+    """Compute the Cholesky factor of `matrix` (k x k, padded to K x K) and the inverse of the factor
+    together, column by column, in one program.
+
+    In step j, `rest` is the Gram matrix of what the first j rows leave of all rows, and `inverted`
+    has had the same row operations as the identity. A pivot of at most `smallest` times the largest
+    diagonal element counts as zero: its column and its row of the inverse become zero.
+    """
     i, j = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
     inside = (i < k) & (j < k)
     rest = tl.load(matrix + i * k + j, mask=inside, other=0.0)
@@ -197,8 +212,10 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
 
 @triton.jit
 def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """The inner products of `products`. Each thread has its own columns. Products and sums are
-    float64: they decide signs.
+    """Compute parts of the inner products that `products` returns. Program p writes its sums to
+    out[p]: K of the rows with x (`a`), K of the rows with y (`p`), then the sums of xx, yy and xy.
+
+    Each thread has its own columns. Products and sums are float64: they decide signs.
     """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -249,6 +266,9 @@ def _dot(x, y, out, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Overwrite BLOCK elements of x with scales[0] * x + weights @ rows + scales[1] * y. The k rows
+    are padded to K.
+    """
     row, column = tl.arange(0, K), tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
     inside = at < size
@@ -278,6 +298,9 @@ def _add_product(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Add weights (K x m) @ rows (m x size) to `out` (K x size), BLOCK columns in each program. Each
+    thread holds the K sums of its columns; the strides are in elements.
+    """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     sums = ()
@@ -297,6 +320,7 @@ def _add_product(
 
 @triton.jit
 def _take(old, new, finite, size, BLOCK: tl.constexpr):
+    """Copy BLOCK elements of `new` into `old`, unless the byte `finite` is 0."""
     if tl.load(finite) != 0:
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(old + at, tl.load(new + at, mask=at < size), mask=at < size)
@@ -304,7 +328,9 @@ def _take(old, new, finite, size, BLOCK: tl.constexpr):
 
 @_on_its_device
 def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
-    """The first rows of `rows` become `matrix @ rows`; returns those rows."""
+    """Overwrite the first l rows of `rows` (k x D) with `matrix` (l x k) @ rows, and return those l
+    rows. Up to `_UNROLLED` rows the sums are float64; for more, products have three parts of tf32.
+    """
     k, size = rows.shape
     count = matrix.shape[0]
     stride = rows.stride(0)
@@ -324,8 +350,8 @@ def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
 
 @_on_its_device
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """The lower factor of a float64 Gram matrix and its inverse, both without the directions below
-    the tolerance.
+    """Return the lower factor of a float64 Gram matrix (k x k) and its inverse, both without the
+    directions below the tolerance, as `attittud.kernels.factorise`.
     """
     k = matrix.shape[0]
     factor, inverse = torch.empty(2, k, k, dtype=matrix.dtype, device=matrix.device)
@@ -338,22 +364,27 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 @_on_its_device
 def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """rows @ x, rows @ y, ⟨x, x⟩, ⟨y, y⟩ and ⟨x, y⟩, all float64, in one pass."""
+    """Return rows @ x, rows @ y, ⟨x, x⟩, ⟨y, y⟩ and ⟨x, y⟩, all float64, in one pass over the rows.
+    The vectors are read once for every `_UNROLLED` rows.
+    """
     totals = []
     for some in rows.split(_UNROLLED):
         k, size = some.shape
         if k <= _FEW:  # many programs at a time
-            each = 1
-            at_a_time = 8
+            columns_per_thread = 1
+            programs_per_processor = 8
         else:  # as many columns per thread as the registers hold, in one load
-            each = 2
+            columns_per_thread = 2
             if k <= _FOURFOLD:
-                each = 4
-            at_a_time = 2
-        programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
+                columns_per_thread = 4
+            programs_per_processor = 2
+        block = columns_per_thread * THREADS
+        programs = min(programs_per_processor * processors(rows.device), triton.cdiv(size, block))
+        # Each program writes rows @ x (k), rows @ y (k) and three numbers.
         parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
-        _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=each * THREADS)
+        _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=block)
         totals.append(parts.sum(0))
+    # With more rows than `_UNROLLED`, the products with the rows are in several totals.
     halves = [total[:-3].chunk(2) for total in totals]
     with_x, with_y = (
         halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))
@@ -372,8 +403,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 @_on_its_device
 def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -> None:
-    """x becomes scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum rounded on
-    its own.
+    """Overwrite x (D) with scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum
+    rounded on its own.
     """
     k, size = rows.shape
     K = _padded(k)
@@ -405,7 +436,7 @@ def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
 
 @_on_its_device
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
-    """out (k x D, few rows) += weights (k x m) @ rows."""
+    """Add weights (k x m) @ rows (m x D) to `out` (k x D, few rows) in place."""
     m, size = rows.shape
     _add_product[(triton.cdiv(size, 4 * THREADS),)](
         out,
@@ -448,8 +479,12 @@ _WINDOW_POSITIONS = 64
 
 @triton.jit
 def _window_columns(tile, C, wide, BC: tl.constexpr, PACKED: tl.constexpr):
-    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which
-    columns exist.
+    """Return row v and column u in the window, and input channel c, of each of a tile's BC columns,
+    and which of these columns exist.
+
+    `tile`: the number of the tile among those of the same output channels. C: the number of input
+    channels. `wide`: the width of the window. v is the same for the whole tile; without PACKED u is
+    too.
     """
     if PACKED:  # with few channels: one row of the window after the other, in the order of memory
         column = tile % tl.cdiv(wide * C, BC) * BC + tl.arange(0, BC)
@@ -469,26 +504,54 @@ def _add_windows(
     K: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
     PACKED: tl.constexpr, ALONE: tl.constexpr, ADD: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Output channels x columns (a position in the window and its input channels), from `per`
-    blocks of positions.
+    """Add to out[j], for every j < K, the sum over examples i of weights[j, i] * gradient_i^T windows(x_i),
+    for one tile of `out` and one of the splits of the sum.
 
-    length: positions of an example in all its entries; example: elements of x for one example.
-    `above` counts rows of x in earlier entries.
+    The gradient of an example with respect to the weight of the convolution is the sum over output
+    positions p of (gradient at p, O channels) x (the window of x that p was computed from). So the
+    product above is a matrix of O output channels x columns, where a column is a position in the
+    window and an input channel. A tile is BO output channels x BC columns. The sum over positions
+    runs in blocks of BP positions, and a program takes `per` blocks one after the other, from one
+    or several examples.
+
+    Operands; both inputs are channels_last, and an example has one or several entries (images):
+        gradient: entries x down x across x O, half precision.
+        x: entries x H x W x C, half precision.
+        weights: K x examples, float32; element [j, i] is at j * k_stride + i * m_stride.
+        out: where the sums go, float32. Element [split, j, o, c, v, u] is at split * to_split + j *
+            to_k + o * to_o + c * to_c + v * to_y + u * to_x.
+
+    Sizes:
+        blocks: blocks of positions of all examples; per: blocks of one split.
+        length: output positions of one example, in all its entries.
+        example: elements of x of one example, in all its entries.
+        O, C: output and input channels. H, W: height and width of x. wide: width of the window.
+        down, across: height and width of the output; inverse: 1 / across.
+        stride, dilation, pad (above and to the left): of the convolution, in rows (y) and columns
+            (x) of x.
+
+    Switches:
+        PACKED: a tile's columns go on over the columns of the window (few input channels).
+        ALONE: an example has one entry.
+        ADD: add to what is in `out`, because there is one split; otherwise overwrite it.
+        AHEAD: how many blocks are loaded at once.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     o = tile % tl.cdiv(O, BO) * BO + tl.arange(0, BO)
     tile //= tl.cdiv(O, BO)
     v, u, c, real = _window_columns(tile, C, wide, BC, PACKED)
-    sums = ()
+    sums = ()  # the weighted sums over examples, for each j
     for _ in tl.static_range(K):
         sums = sums + (tl.zeros((BO, BC), tl.float32),)
-    total = tl.zeros((BO, BC), tl.float32)
-    each = tl.cdiv(length, BP)
+    total = tl.zeros((BO, BC), tl.float32)  # the gradient of the current example, so far
+    each = tl.cdiv(length, BP)  # blocks of one example
     last = tl.minimum(split * per + per, blocks)
     # One loop over examples and their blocks, so that the next example is loaded while the current
     # one is multiplied.
     for step in tl.range(split * per, last, num_stages=AHEAD):
-        i = step // each
+        i = step // each  # the example
+        # The output positions p of this block: row y and column z of the output. `above` counts the
+        # rows of x in earlier entries of the example.
         p = (step - i * each) * BP + tl.arange(0, BP)
         if ALONE:  # with one entry per example, its rows need no integer division, which is slow
             y = ((p + 0.5) * inverse).to(tl.int32)
@@ -496,6 +559,7 @@ def _add_windows(
         else:
             row = p // across
             y, z, above = row % down, p - row * across, row // down * H
+        # From here on, row y (BP) and column z (BP x BC) of x.
         y = y * stride_y + v * dilation_y - pad_y
         z = (z * stride_x - pad_x)[:, None] + (u * dilation_x)[None, :]
         inside = ((p < length) & (y >= 0) & (y < H))[:, None] & (z >= 0) & (z < W)
@@ -503,7 +567,8 @@ def _add_windows(
         a = tl.load(at, mask=(p < length)[None, :] & (o < O)[:, None], other=0.0)
         at = x + tl.cast(i, tl.int64) * example + (((above + y) * W)[:, None] + z) * C + c[None, :]
         b = tl.load(at, mask=inside & real[None, :], other=0.0)
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total)  # a: BO x BP of the gradient; b: BP x BC of the windows
+        # The last block of an example, or of this split: the example's part is complete.
         if (step + 1) % each == 0 or step + 1 == last:
             new = ()
             for j in tl.static_range(K):
@@ -528,12 +593,13 @@ def _add_windows(
 
 @cache
 def _multiplies_halves(device: torch.device) -> bool:
+    """Whether the tensor cores of a GPU multiply both kinds of half precision."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def serves_windows(out: Tensor, weights: Tensor, gradient: Tensor, x: Tensor) -> bool:
-    """Whether `add_windows_` supports this: two dimensions, one group (all input channels), half
-    precision, few sums.
+    """Whether `add_windows_` supports these operands: on a GPU, two dimensions, one group (all input
+    channels), half precision, few sums, and sizes that 32 bits can count.
     """
     if (
         not gradient.is_cuda
@@ -564,10 +630,18 @@ def add_windows_(
     dilation: Sequence[int],
     pads: Sequence[int],
 ) -> None:
-    """out (k x o x c x window) += weights (k x m) times the gradients of the m examples.
+    """Add the weighted sums of the gradients of m examples with respect to a convolution's weight to
+    `out` in place: out[j] += Σ_i weights[j, i] * (gradient of example i).
 
-    gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each
-    other; `pads` above and to the left.
+    Args:
+        out: k x o x c x window, where o and c are output and input channels.
+        weights: k x m.
+        gradient: N x o x positions, the gradients at the outputs of the convolution. The N / m
+            entries of an example follow each other.
+        x: N x c x height x width, the inputs.
+        stride: of the convolution, in rows and in columns.
+        dilation: likewise.
+        pads: the padding above and to the left.
     """
     k, O, C, high, wide = out.shape
     m = weights.shape[1]
