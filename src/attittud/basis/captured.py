@@ -32,6 +32,8 @@ MOST = 8
 """How many graphs are kept. Mostly one or two are needed, because torch gives freed memory to the
 next tensor of its size.
 """
+MOST_COUNTED = 64
+"""With more addresses of gradients than this, the counts of their steps begin again."""
 UNUSED = 100
 """A graph that was not used for this many steps is replaced if another one is needed."""
 
@@ -134,15 +136,14 @@ class CapturedUpdate:
         if self._refused or torch.cuda.is_current_stream_capturing():
             self.leave_out(work.basis)
             return None
-        if (
-            self._basis is None
-            or self._basis() is not work.basis
-            or work.settings != self._settings
-        ):
+        same_basis = self._basis is not None and self._basis() is work.basis
+        if not same_basis or work.settings != self._settings:
             self._begin(work.basis, work.settings)
         self._steps += 1
-        at = _addresses(vectors)
-        captured = self._graphs.get(at) or self._capture_if_due(at, work, vectors)
+        addresses = _addresses(vectors)
+        captured = self._graphs.get(addresses)
+        if captured is None:
+            captured = self._capture_if_due(addresses, work, vectors)
         if captured is None:
             return None
         captured.used = self._steps
@@ -152,14 +153,19 @@ class CapturedUpdate:
         numbers = captured.numbers
         return Gathered(vector.copy_(numbers.vector), numbers.sizes, numbers.names), captured.undo
 
-    def _capture_if_due(self, at: Addresses, work: Work, vectors: Vectors) -> Captured | None:
+    def _capture_if_due(
+        self, addresses: Addresses, work: Work, vectors: Vectors
+    ) -> Captured | None:
         """Capture a graph for gradients at these addresses, if they have come often enough and
         there is room for it.
+
+        If torch cannot capture the update, this is logged, and no later step tries again.
         """
-        if len(self._counts) > 64 and at not in self._counts:  # batches of many sizes, for example
+        # Many addresses come from batches of many sizes, for example.
+        if len(self._counts) > MOST_COUNTED and addresses not in self._counts:
             self._counts.clear()
-        self._counts[at] = self._counts.get(at, 0) + 1
-        if self._counts[at] <= ALIKE:
+        self._counts[addresses] = self._counts.get(addresses, 0) + 1
+        if self._counts[addresses] <= ALIKE:
             return None
         if len(self._graphs) == MOST:
             oldest = min(self._graphs, key=lambda key: self._graphs[key].used)
@@ -167,13 +173,13 @@ class CapturedUpdate:
                 return None
             del self._graphs[oldest]
         try:
-            self._graphs[at] = self._capture(work, vectors)
+            self._graphs[addresses] = self._capture(work, vectors)
         except RuntimeError as error:
             logger.info("steps are not captured in a CUDA graph: %s", error)
             self.forget()
             self._refused = True
             return None
-        return self._graphs[at]
+        return self._graphs[addresses]
 
     def _capture(self, work: Work, vectors: Vectors) -> Captured:
         """Record the kernels of `work.compute`; they run at the first replay."""

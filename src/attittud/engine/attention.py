@@ -115,9 +115,10 @@ def _by_head(x: Tensor, count: int, size: int) -> Tensor:
 
 
 def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
-    """Return what is added to the scores, and whether the attention is causal instead.
+    """Return what is added to the scores, and whether torch's fused function adds a causal mask.
 
-    The mask is (1 or m heads) x T x S, or None.
+    The first is (1 or m heads) x T x S, or m heads x 1 x S, or None. It joins the attention mask and
+    the mask of padded keys, with -inf where a query must not see a key.
     """
     query = arguments["query"]
     mask = arguments["attn_mask"]

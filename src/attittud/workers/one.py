@@ -184,7 +184,7 @@ class Workers:
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return this worker's part of V from saved rows, whatever kind and number of workers saved
-        them.
+        them: a matrix k x D, or rows by parameter.
         """
         if not isinstance(saved, Mapping):
             if saved.ndim != 2 or saved.shape[1] != layout.total:
@@ -193,7 +193,7 @@ class Workers:
                     f"{layout.total}"
                 )
             if not self.splits_columns and not layout.reordered:
-                return saved
+                return saved  # the columns are those of V
             by_name = {}
             columns = saved.split(layout.numels, dim=1)
             for name, part, shape in zip(layout.names, columns, layout.shapes, strict=True):

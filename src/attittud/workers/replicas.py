@@ -138,7 +138,9 @@ class Group(Workers):
         return {name: tasks[name] for name in names}
 
     def _prints(self, described: object) -> Tensor:
-        """A vector with this worker's fingerprint at its own number and zeros elsewhere."""
+        """Return a vector with this worker's fingerprint, a hash of 24 bits, at its own number and
+        zeros elsewhere.
+        """
         prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
         prints[self.number] = int.from_bytes(
             hashlib.sha256(repr(described).encode()).digest()[:3], "big"
@@ -265,12 +267,16 @@ class Replicas(Group):
     def _compare(self, checksums: Tensor) -> None:
         """Refuse replicas with different parameters: they would get equal updates and stay
         different.
+
+        `checksums`: those of `_checksums`, summed over the workers. The first success is noted, for
+        the message of a later refusal.
         """
         every = checksums.clone().view(torch.float64).view(self.size, 2)
-        # Sums of the same numbers may round differently on different kinds of devices.
         squares, weighted = every.unbind(1)
+        # The tolerances: sums of the same numbers may round differently on different kinds of
+        # devices. NaN is equal to NaN here.
         same = torch.isclose(squares, squares[:1], rtol=1e-9, atol=0.0, equal_nan=True)
-        same &= ~((weighted - weighted[:1]).abs() > 1e-5 * squares[:1].sqrt())  # NaN is alike
+        same &= ~((weighted - weighted[:1]).abs() > 1e-5 * squares[:1].sqrt())
         others = (~same).nonzero()[:, 0].tolist()
         if others and self._compared:
             raise ValueError(

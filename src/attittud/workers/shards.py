@@ -176,8 +176,8 @@ class Shards(Group):
         return primary, auxiliary
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
-        """Return the names of the trained, sharded parameters. The leaves of a graph are the
-        unsharded parameters.
+        """Return the names of the parameters among the leaves of a graph (by id), which are shards
+        or the whole parameters that FSDP2 has gathered; refuses leaves outside of the model.
         """
         name_of = {id(parameter): name for name, parameter in named}
         for whole, shard in unsharded(self.modules):
