@@ -562,8 +562,11 @@ class Guide:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of a guide with the same model and settings."""
+        """Continue from a `state_dict` of a guide with the same model and settings. An unfinished
+        step is discarded.
+        """
         self._shared.update()
+        # A state that does not fit is refused before anything changes.
         check_state(state, self._refresher.settings, dict(self._shared.named))
         judges = self._auto.read(state.get("judges"))
         self._give_up(self._step)

@@ -12,7 +12,7 @@ from attittud.report import Report
 
 
 def missing_extra(adapter: str, error: ImportError) -> ImportError:
-    """The error for a framework that is not installed; an adapter needs the extra of its name."""
+    """Make the error for a framework that is not installed; an adapter needs the extra of its name."""
     return ImportError(
         f"attittud.integrations.{adapter} needs the extra {adapter!r}: pip install "
         f"'attittud[{adapter}]', or in a checkout pip install '.[{adapter}]' ({error})"
@@ -41,7 +41,7 @@ class Latest:
         self.refreshed: Report | None = None
         self._steps = 0
         self._sums: dict[str, Tensor] = {}
-        # the numbers of the steps in which each loss was computed
+        # for each loss, the numbers of the steps in which it was computed
         self._steps_of: dict[str, set[int]] = {}
 
     def take(self, report: Report) -> Report:
@@ -66,7 +66,9 @@ class Latest:
         return loss
 
     def losses(self) -> dict[str, Tensor]:
-        """Return the mean loss of each task over the steps since the last call that computed it."""
+        """Return the mean loss of each task since the last call, over the steps that computed it, and
+        begin anew.
+        """
         means = {}
         for name, total in self._sums.items():
             means[f"loss_{name}"] = total / len(self._steps_of[name])
@@ -86,15 +88,16 @@ class Latest:
 
 
 def numbers(report: Report) -> dict[str, float]:
-    """The neutral, helpful and harmful shares of ‖g_aux‖², which add up to 1, and how far the tasks
-    agree.
+    """Return the numbers of a report for a logger: the neutral, helpful and harmful shares of
+    ‖g_aux‖², which add up to 1, the agreement, `NUMBERS`, and weights with eta="auto". Unknown
+    values (NaN) are left out, because a logger cannot draw them.
 
     Shares do not depend on a loss scale. With several auxiliary tasks, each task has its own shares
     too.
     """
     values = report.to_dict()
     figures = {name: float(values[name]) for name in NUMBERS}
-    prefixes = [""]
+    prefixes = [""]  # of the values over all tasks
     if len(report.tasks) > 1:
         prefixes += [f"{name}/" for name in report.tasks]
     for prefix in prefixes:
@@ -109,5 +112,4 @@ def numbers(report: Report) -> dict[str, float]:
             if weight in values:  # eta="auto"
                 figures[weight] = float(values[weight])
         figures[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
-    # Unknown values (NaN) are left out, because a logger cannot draw them.
     return {f"attittud/{name}": value for name, value in figures.items() if not math.isnan(value)}

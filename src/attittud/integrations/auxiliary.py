@@ -28,8 +28,13 @@ JUDGES = "judge_dataset"
 class AuxiliaryData:
     """Makes a data loader for every auxiliary dataset and draws batches from it.
 
-    It takes the arguments of `AttittudMixin`; `others` are the names that its further arguments
-    use.
+    Args:
+        trainer: the Trainer, after its own `__init__`.
+        data: one auxiliary dataset, or a dict of named datasets.
+        collators: collators of datasets by name; the other datasets use the Trainer's.
+        batch_size: per device; None: the batch size of the Trainer.
+        judges: the dataset of the judges, or None.
+        others: further names of datasets that the user has passed, to be checked.
     """
 
     def __init__(
@@ -55,7 +60,9 @@ class AuxiliaryData:
         self.collators = dict(collators)
         self.batch_size = batch_size
         self.datasets = {name: self._prepared(name, dataset) for name, dataset in named.items()}
+        """All datasets by name, prepared; the judges' under `JUDGES`."""
         self.streams: dict[str, Stream] = {}
+        """The batches of each dataset, from `begin` on."""
 
     @property
     def drawn(self) -> dict[str, int]:
@@ -63,7 +70,9 @@ class AuxiliaryData:
         return {name: stream.drawn for name, stream in self.streams.items()}
 
     def begin(self, drawn: Mapping[str, int]) -> None:
-        """Make the data loaders. Each continues after the batches that were drawn before."""
+        """Make the data loaders. Each continues after the batches that were `drawn` before, which
+        are counted by the name of the dataset.
+        """
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
@@ -77,28 +86,29 @@ class AuxiliaryData:
         return window
 
     def _prepared(self, name: str, data: Any) -> Any:
-        """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes
-        inside its trainers.
+        """Return an auxiliary dataset as TRL would prepare its own dataset, because TRL tokenizes
+        inside its trainers. Under other trainers, or with a collator of its own, it stays as it is.
         """
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
         options = getattr(trainer.args, "dataset_kwargs", None) or {}
-        # TRL leaves these data as they are, and images, which its collator prepares.
+        # Data that TRL leaves as they are: skipped on request, or images, which its collator
+        # prepares.
         is_ready = options.get("skip_prepare_dataset") or getattr(
             trainer, "_is_vision_dataset", False
         )
         if prepare is None or is_ready or name in self.collators:
             return data
-        more = {}
+        arguments = {}
         if hasattr(trainer, "_formatting_func"):
-            more = {"packing": False, "formatting_func": trainer._formatting_func}
+            arguments = {"packing": False, "formatting_func": trainer._formatting_func}
         try:
             return prepare(
                 data,
                 processing_class=trainer.processing_class,
                 args=trainer.args,
                 dataset_name=name,
-                **more,
+                **arguments,
             )
         except Exception as error:
             error.add_note(
@@ -108,8 +118,8 @@ class AuxiliaryData:
             raise
 
     def _stream(self, name: str, drawn: int) -> Stream:
-        """Make the endless batches of a dataset, in an order that the seed and the dataset's name
-        determine.
+        """Make the endless batches of a dataset, after the `drawn` batches that were drawn before. If
+        the dataset has a length, seed and name determine the order of its examples.
         """
         data = self.datasets[name]
         args = self.trainer.args
@@ -121,7 +131,7 @@ class AuxiliaryData:
             size = self.trainer._train_batch_size
         shuffled = None
         if hasattr(data, "__len__"):
-            whole = 1
+            whole = 1  # the last batch of an epoch may be short
             if self.trainer.full_batches:
                 whole = size * self.trainer.accelerator.num_processes
             shuffled = Shuffled(data, seed, name, whole)
@@ -137,8 +147,9 @@ class AuxiliaryData:
 
     @contextmanager
     def using_collator(self, name: str) -> Iterator[None]:
-        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns,
-        which the Trainer might drop.
+        """Let the Trainer use the collator of dataset `name` inside the block: the dataset's own, if
+        it has one, and with a check of its batches. A dataset with its own collator keeps all its
+        columns, which the Trainer might drop.
         """
         trainer = self.trainer
         args = trainer.args
@@ -169,15 +180,22 @@ class Shuffled(Sampler[int]):
 
     def __init__(self, data: Sized, seed: int, name: str, whole: int = 1) -> None:
         self.size = len(data)
+        """Examples in an epoch."""
         self.whole = whole
+        """Examples in a full batch of all workers; 1 if the last batch may be short."""
         # Without the name, two datasets of the same length would be drawn in the same order.
         self.seed = seed + zlib.crc32(name.encode())
         self.epoch = 0
+        """The number of the next pass; `Stream` sets it."""
 
     def __len__(self) -> int:
         return math.ceil(self.size / self.whole) * self.whole
 
     def __iter__(self) -> Iterator[int]:
+        """Yield the positions of the examples of one pass, which may begin and end within a
+        permutation.
+        """
+        # Positions in all permutations, one after the other.
         position = self.epoch * len(self)
         end = position + len(self)
         while position < end:
@@ -209,18 +227,20 @@ class Stream:
             return next(self._batches)
 
     def _endless(self) -> Iterator[Any]:
-        """Yield batches of one epoch after the other. The first `drawn` are skipped, where the
-        length is known without loading them.
+        """Yield batches of one epoch after the other, after the first `drawn` batches, and count
+        them in `drawn`. An epoch without a batch is an error.
+
+        If the length is known, the batches before are skipped without loading them. Otherwise a
+        resumed run must go through the data to find where it stopped.
         """
         from accelerate import skip_first_batches
 
-        # If the length is unknown, a resumed run must go through the data to find where it stopped.
-        unread = self.drawn
+        unread = self.drawn  # batches from the start of this epoch on that were drawn before
         epoch = 0
         if self.shuffled is not None:
             epoch, unread = divmod(self.drawn, max(1, len(self.loader)))
         while True:
-            position = 0
+            position = 0  # how many batches of this epoch are behind us
             loader = self.loader
             if self.shuffled is not None:
                 self.shuffled.epoch = epoch

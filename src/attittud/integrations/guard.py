@@ -124,6 +124,9 @@ class GuardMixin(AttittudMixin):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: Any
     ) -> tuple[list[Any], Any]:
+        """Fetch the micro-batches of a step as the Trainer does, and draw one protected batch for
+        all of them.
+        """
         batches, items = super(AttittudMixin, self).get_batch_samples(
             epoch_iterator, num_batches, device
         )

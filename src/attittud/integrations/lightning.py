@@ -54,7 +54,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
     @property
     def guide(self) -> Guide:
         """The guide. It is made at its first use, after the strategy has moved and sharded the
-        parameters.
+        parameters, and then takes over the state of a loaded checkpoint.
         """
         if self._guide is None:
             for base in type(self.trainer.strategy).__mro__:
@@ -91,7 +91,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
             auxiliary: a loss, or a dict of named losses.
             log: log the neutral, helpful and harmful share of the auxiliary gradient at the
                 Trainer's logging steps.
-            more: other arguments of `Guide.backward`.
+            more: other arguments of `Guide.backward`; a `judge` returns unscaled losses.
         """
         if not isinstance(auxiliary, Mapping):
             auxiliary = {SINGLE: auxiliary}
@@ -133,7 +133,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         strategy.post_backward(strategy.precision_plugin.post_backward(loss, self))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the guide's state to Lightning's checkpoint."""
+        """Add the guide's state to Lightning's checkpoint; without a guide so far, the state that was
+        loaded.
+        """
         super().on_save_checkpoint(checkpoint)
         if self._guide is None and self._saved is not None:
             checkpoint[STATE_KEY] = self._saved  # no step was made since a checkpoint was loaded
@@ -145,6 +147,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
             checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not self._guide.sharded)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the guide's state for `guide`, which makes a new guide at its next use."""
         super().on_load_checkpoint(checkpoint)
         self._saved = checkpoint.get(STATE_KEY)
         self._guide = None

@@ -56,15 +56,20 @@ class TrainerLoss:
             or trainer.compute_loss_func is not None
             or trainer.label_smoother is not None
         )
+        """Whether per-example losses come from the outputs (`Cut`), because the loss is not the
+        model's own (`ModelLoss`).
+        """
         # DPO has two rows of output for each example: the chosen and the rejected answer.
-        pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
+        is_dpo = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
         self.rows_per_example = 1
-        if pairs:
+        if is_dpo:
             self.rows_per_example = 2
         self._model_loss: ModelLoss | None = None
 
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        """Per-example losses. Their mean is the loss that the micro-batch adds to the step."""
+        """Compute per-example losses (m), whose mean is the loss that the micro-batch adds to the
+        step. `items`: the number of items of the step, as the Trainer counts them.
+        """
         if self.primary_losses is not None:
             return self.primary_losses(model, inputs) / self._micro_batches
         check_batch(inputs)
@@ -80,14 +85,18 @@ class TrainerLoss:
         return losses / self.divisor(items)
 
     def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        """The loss of an auxiliary micro-batch, as it is added to the step."""
+        """Compute the loss of a micro-batch of dataset `name`, as it is added to the step. `items`:
+        as in `primary`, for this dataset.
+        """
         if name in self.auxiliary_losses:
             return self.auxiliary_losses[name](model, inputs) / self._micro_batches
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
         return loss / self.divisor(items)
 
     def classes(self, name: str) -> int | None:
-        """The number of classes that labels of a dataset can have; None if only its loss knows."""
+        """Return the number of classes that labels of dataset `name` can have; None if only its loss
+        knows. It is known for classifiers of transformers with their own loss.
+        """
         model = self.trainer.model
         if name in self.auxiliary_losses or self.from_outputs:
             return None
@@ -105,8 +114,8 @@ class TrainerLoss:
         return int(self.trainer.current_gradient_accumulation_steps)
 
     def divisor(self, items: Any) -> int:
-        """The number by which the Trainer divides a loss under accumulation; 1 if the loss is
-        already divided.
+        """Return the number by which the Trainer divides a loss under accumulation: the number of
+        micro-batches, or 1 if the loss is already divided. `items`: as in `primary`.
         """
         trainer = self.trainer
         is_divided = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
@@ -124,8 +133,9 @@ def shifts_labels(trainer: Any) -> bool:
 
 
 def check_batch(inputs: Any) -> None:
-    """Refuse a primary batch in which rows are not examples."""
+    """Refuse a primary batch in which rows are not examples, because several share a row."""
     packed = any(name in inputs for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths"))
+    # Examples in a single row without padding are told apart by their positions alone.
     has_positions_alone = "position_ids" in inputs and "attention_mask" not in inputs
     if packed or (has_positions_alone and inputs["input_ids"].shape[0] == 1):
         raise ValueError(
@@ -135,7 +145,7 @@ def check_batch(inputs: Any) -> None:
 
 
 def check_logits(outputs: Any, model: Any) -> Tensor:
-    """Return the logits that a per-example loss needs."""
+    """Return the logits of a model's outputs; refuse outputs without any."""
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         raise ValueError(
@@ -165,6 +175,12 @@ class ModelLoss:
         self.shift, self.divides_by_items = self._compare(model, inputs)
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> Tensor:
+        """Compute the losses (m) of a micro-batch in a forward pass without labels.
+
+        Each is m / total times the example's loss summed over its tokens, so their mean is Σ /
+        total. Here total is the number of tokens of the micro-batch, or `num_items_in_batch` if the
+        model divides by that.
+        """
         # Models with a fused loss return logits only if the forward pass gets no labels.
         others = dict(inputs)
         labels = others.pop("labels")
@@ -179,7 +195,9 @@ class ModelLoss:
         return losses * (losses.shape[0] / total)
 
     def _sums(self, logits: Tensor, labels: Tensor, shift: bool) -> tuple[Tensor, Tensor | int]:
-        """Losses summed over the tokens of each example, and the number of tokens."""
+        """Return the losses summed over the tokens of each example (m), and the number of tokens. If
+        an example has a single label, it counts as one token.
+        """
         labels = labels.to(logits.device)
         if logits.ndim == 3 and labels.ndim == 2:
             count = labels[:, int(shift) :].ne(-100).sum()
@@ -188,8 +206,8 @@ class ModelLoss:
         return per_example(logits, labels, problem_type=kind), labels.shape[0]
 
     def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[bool, bool]:
-        """Find out by the first batch whether the loss shifts labels, and whether it is divided by
-        the number of items.
+        """Find out by the first batch whether the model's loss shifts labels, and whether it is
+        divided by the number of items: returns both. A loss that matches neither form is refused.
         """
         labels = inputs["labels"]
         model.eval()  # without dropout, so that the run's random numbers do not change
@@ -204,9 +222,9 @@ class ModelLoss:
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < model_loss / 2
         model.train()
-        causal = shifts_labels(self.trainer)
-        means = {}
-        for shift in (causal, not causal):
+        probable = shifts_labels(self.trainer)
+        means = {}  # the mean loss, if labels are shifted and if they are not
+        for shift in (probable, not probable):
             losses, total = self._sums(logits, labels, shift)
             means[shift] = float(losses.sum() / total)
         # on a tie the first, more likely form
@@ -232,7 +250,7 @@ class Cut:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._cuts: list[tuple[Tensor, Tensor]] = []
+        self._cuts: list[tuple[Tensor, Tensor]] = []  # outputs with their detached copies
 
     @property  # type: ignore[misc]  # isinstance may see another type, on purpose
     def __class__(self) -> type:
@@ -245,6 +263,9 @@ class Cut:
         return getattr(self._model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward pass. With gradients enabled, replace its `OUTPUTS` by detached
+        copies, and keep both.
+        """
         outputs = self._model(*args, **kwargs)
         if not torch.is_grad_enabled():
             return outputs
@@ -257,10 +278,14 @@ class Cut:
         return outputs
 
     def per_example(self, loss: Tensor, rows_per_example: int, whose: str) -> Tensor:
-        """Per-example losses with the mean and the gradients of `loss`; their values are
-        first-order shares of it.
+        """Divide `loss`, which was computed from the detached outputs, among the examples: returns m
+        losses with its mean and its gradients, as the formula at the top of this file says.
 
-        Rows of one example are `examples` apart (chosen answers first, then the rejected ones).
+        Args:
+            loss: a scalar.
+            rows_per_example: how many rows of the outputs belong to an example. These rows are m
+                apart (chosen answers first, then the rejected ones).
+            whose: names the loss, for the error.
         """
         leaves = [leaf for _, leaf in self._cuts]
         if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
@@ -276,4 +301,5 @@ class Cut:
                 examples = value.shape[0] // rows_per_example
                 products = (gradient * value).reshape(rows_per_example, examples, -1)
                 shares = shares + examples * products.sum(dim=(0, 2)).to(loss.dtype)
+        # The constant makes the mean of the values the value of `loss`.
         return shares + (loss - shares.mean()).detach()

@@ -108,13 +108,15 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self._window: Window = {}
 
     def argument_of(self, name: str) -> str:
-        """How messages call a dataset."""
+        """Return what messages call a dataset."""
         if name == JUDGES:
             return f"{JUDGES}="
         return f"the auxiliary dataset {name!r}"
 
     def checked_collator(self, name: str, collator: Any) -> Any:
-        """Return the collator of a dataset, which refuses labels without an output of the model."""
+        """Return a collator for a dataset that does what `collator` does, and refuses labels for
+        which the model has no output. If this cannot be checked, it is `collator` itself.
+        """
         classes = self.objective.classes(name)
         if classes is None:
             return collator
@@ -132,6 +134,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: Any
     ) -> tuple[list[Any], Any]:
+        """Fetch the micro-batches of a step as the Trainer does, and draw as many batches from each
+        auxiliary dataset.
+        """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._window = self.auxiliary.draw(len(batches), device)
         return batches, items
@@ -140,7 +145,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> Tensor:
         """Take a primary micro-batch. The last one of a step also takes all auxiliary batches and
-        writes the update.
+        writes the update to `.grad`.
+
+        Returns the loss for the log: primary_weight * primary loss + the weighted auxiliary losses.
         """
         guide = self.guide
         assert guide is not None
@@ -174,6 +181,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             self.optimizer.train()
 
     def _judges(self, model: nn.Module) -> Tensor:
+        """Draw a batch of judges and return their losses."""
         inputs = self._prepare_inputs(self.auxiliary.streams[JUDGES].draw())
         with self.compute_loss_context_manager():
             return self._scaled(self.objective.primary(model, inputs, None))
@@ -188,6 +196,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
     ) -> Any:
+        """Make the guide of the prepared model, and the loaders of the auxiliary data. Both continue
+        from the checkpoint, if a run is resumed.
+        """
         prepared = super()._prepare_for_training(
             max_steps, train_dataloader, resume_from_checkpoint
         )
@@ -211,6 +222,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             (folder / AUXILIARY).write_text(json.dumps({"drawn": self.auxiliary.drawn}))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log the loss of each task and the numbers of the report beside the Trainer's loss."""
         if "loss" in logs:
             # The mean over the workers, as the Trainer logs its own loss.
             for name, mean in self._latest.losses().items():
@@ -224,7 +236,11 @@ class AttittudTrainer(AttittudMixin):
 
 
 def collate(collator: Callable[[Any], Any], argument: str, classes: int, rows: Any) -> Any:
-    """Make a batch. The model's own error would name no dataset, and on a GPU not even the label."""
+    """Make a batch by `collator`, and refuse it if it has a label that is no class of the model.
+
+    The model's own error would name no dataset, and on a GPU not even the label. `argument`: the
+    name of the dataset, for the error. `classes`: the number of classes.
+    """
     batch = collator(rows)
     labels = None
     if isinstance(batch, Mapping):
@@ -241,8 +257,11 @@ def collate(collator: Callable[[Any], Any], argument: str, classes: int, rows: A
 
 
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
-    """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks
-    these files.
+    """Load a guide from a Trainer's checkpoint; returns how many batches were drawn from each
+    auxiliary dataset.
+
+    The checkpoint of a plain Trainer has no guide. Then the guide stays as it is, and the result
+    is empty.
     """
     saved = folder / FOLDER
     if not any(checkpoint.gather(guide, saved.exists())):

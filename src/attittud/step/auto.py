@@ -28,7 +28,10 @@ from attittud.report import PARTS, SCORED, WHOLE, EarnedWeights
 from attittud.step.gradients import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
-SMALL = 1 << 24  # shared parameters: 64 MB
+SMALL = 1 << 24
+"""The most shared parameters (64 MB) whose gradient is copied into one vector, which is faster than
+writing it there.
+"""
 MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
 """A standard error from n scores is multiplied by 1 + CAUTION / (n - 1), because a few scores may
@@ -70,9 +73,8 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     believed = whole + distance / (distance + doubt).clamp(min=tiny) * difference
     # Every believed score begins with the score of the whole, so the error of the whole applies.
     error_of_whole = error[WHOLE]
-    weights = (believed - DOUBTED * error_of_whole) / ((CERTAIN - DOUBTED) * error_of_whole).clamp(
-        min=tiny
-    )
+    rise = (CERTAIN - DOUBTED) * error_of_whole  # over these scores a weight rises from 0 to 1
+    weights = (believed - DOUBTED * error_of_whole) / rise.clamp(min=tiny)
     # The error is infinite after a single score, which shows nothing.
     return torch.where(torch.isfinite(error_of_whole), weights.clamp(0, 1), 0.0)
 

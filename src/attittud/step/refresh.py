@@ -334,29 +334,15 @@ def check_fits(
         storage: the type in which V is stored.
     """
     available = available_bytes(layout.device)
-    if available is None:
-        return
-
-    def needed(rank: int, rows: int, storage: torch.dtype) -> int:
-        """The bytes of the stored V, of the rows that a refresh works on, and of three gradient
-        vectors.
-        """
-        return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
-
-    def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
-        """The largest rank up to `rank` that fits; 0 if none does. More rank needs more memory, so
-        bisection finds it.
-        """
-        return bisect_right(
-            range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage)
-        )
-
-    if needed(rank, working_rows(rank), storage) <= available:
+    rows = working_rows(rank)
+    needed = _needed_bytes(layout, rank, rows, storage)
+    if available is None or needed <= available:
         return
     settings = []
-    smaller = largest_rank(working_rows, storage)
-    in_half_precision = largest_rank(working_rows, torch.bfloat16)
-    with_sketch = largest_rank(lambda r: r, storage)
+    smaller = _largest_rank(layout, rank, working_rows, storage, available)
+    in_half_precision = _largest_rank(layout, rank, working_rows, torch.bfloat16, available)
+    # A sketch works on as many rows as it keeps.
+    with_sketch = _largest_rank(layout, rank, lambda r: r, storage, available)
     if smaller:
         settings.append(f"rank={smaller}")
     if in_half_precision > smaller:
@@ -366,9 +352,32 @@ def check_fits(
             f"basis='sketch' with rank={with_sketch}, which works on no more rows than it keeps"
         )
     settings.append("parameters= to decompose only a part of the model, such as its last layers")
-    rows = working_rows(rank)
     raise MemoryError(
-        f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "
+        f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed / GIB:.2f} GiB on "
         f"{layout.device} ({rank} stored and {rows} working rows, 3 gradient vectors), but {available / GIB:.2f} GiB are free. "
         f"Settings that fit: {'; '.join(settings)}."
+    )
+
+
+def _needed_bytes(layout: Layout, rank: int, rows: int, storage: torch.dtype) -> int:
+    """Return the bytes of the stored V, of the `rows` that a refresh works on, and of three gradient
+    vectors.
+    """
+    return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
+
+
+def _largest_rank(
+    layout: Layout,
+    rank: int,
+    working_rows: Callable[[int], int],
+    storage: torch.dtype,
+    available: int,
+) -> int:
+    """Return the largest rank up to `rank` whose refresh fits into the available bytes; 0 if none
+    does. A higher rank never needs less, so bisection finds it.
+    """
+    return bisect_right(
+        range(1, rank + 1),
+        available,
+        key=lambda r: _needed_bytes(layout, r, working_rows(r), storage),
     )

@@ -273,8 +273,10 @@ class Shared:
                 self.untouched = gradient._version == version
 
     def _list(self) -> bool:
-        """List the parameters again. Returns whether they, or which of them require a gradient,
-        have changed.
+        """List the parameters of the model again, and which of them require a gradient. Returns
+        whether this has changed; if not, all lists stay the same objects.
+
+        Refuses a model that was sharded after its guide had been made.
         """
         named = self.workers.named
         if named is None:

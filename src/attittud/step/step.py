@@ -228,12 +228,12 @@ class Step:
         if self.workers.size > 1:
             # If the primary pass is left out, the primary task's own parameters get no gradient on
             # any worker.
-            reached = auxiliary
+            with_update = auxiliary
             if not self.skips:
-                reached = primary | auxiliary
+                with_update = primary | auxiliary
             others = []
             for name, parameter in self.shared.trainable:
-                if name in reached and name not in layout.name_set:
+                if name in with_update and name not in layout.name_set:
                     others.append((name, parameter))
             rest, unsummed = self.workers.rest(rest, others)
             if unsummed is not None:
@@ -314,6 +314,7 @@ class Step:
         )
 
         def compute(vectors: Sequence[Tensor]) -> Gathered:
+            """Write the update over the vectors, add the scores, and return the report's numbers."""
             # The graph reads the weights at the time it runs.
             weights: Weights | None = None
             if scores is not None:
