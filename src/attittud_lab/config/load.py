@@ -59,8 +59,8 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
 def dump(config: Config) -> str:
     """Write a configuration as YAML that `load` reads back as the same object.
 
-    Entries of compare.strategies and portfolio.candidates inherit what they do not set, so their
-    keys are only written if a user set them or if they differ from the defaults.
+    An entry of compare.strategies inherits settings that it does not name. So in entries, there and
+    in portfolio.candidates, a key that no user wrote is left out if it has its default.
     """
     plain = to_dict(config)
     defaults = to_dict(CandidateConfig(name=""))
@@ -69,7 +69,7 @@ def dump(config: Config) -> str:
     for entry, values in zip(entries, plain_entries, strict=True):
         for key, value in list(values.items()):
             if value == defaults[key] and key not in entry.given:
-                del values[key]  # not set by this entry
+                del values[key]
     # Other letters are escaped: PyYAML would lose some of Unicode's line breaks.
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
@@ -279,7 +279,7 @@ def _setting(text: str, earlier: Sequence[str]) -> Tree:
 
 
 def _value(text: str, origin: str) -> Any:
-    """Read the value after the `=`; no text at all stands for null.
+    """Read the value after the `=`; nothing after it is an empty text, not null as in YAML.
 
     Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it.
     """

@@ -176,9 +176,9 @@ def only_numbers(values: Any, culprit: str) -> Numbers:
     """Return the n numbers of a column that had numbers in training, NaN for missing ones; refuses
     text and infinite numbers.
     """
-    read = numbers(values, guess=True)
-    if read is not None:
-        return finite(read, culprit)
+    column = numbers(values, guess=True)
+    if column is not None:
+        return finite(column, culprit)
     content = str(values.type)[:60]
     if is_text(values.type):
         content = _first_text(values)

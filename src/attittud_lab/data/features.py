@@ -90,13 +90,14 @@ class Column:
             return cls._category(name, texts(values, culprit), culprit)
         if is_list(values.type):
             return cls._numbers(name, "list", lists(values, None, culprit), culprit)
-        read = numbers(values, guess=guess)
-        if read is not None:
-            return cls._numbers(name, "number", finite(read, culprit)[:, None], culprit)
+        column = numbers(values, guess=guess)
+        if column is not None:
+            return cls._numbers(name, "number", finite(column, culprit)[:, None], culprit)
         cells = texts(values, culprit)
         if guess:
             check_mixed(values, culprit)
-        if all(text[:1] + text[-1:] == "[]" for text in cells if text):
+        in_brackets = [text[:1] == "[" and text[-1:] == "]" for text in cells if text]
+        if all(in_brackets):
             problem = f"lists that are written as text, such as {short(cells[0], 40)!r}"
             files = "write a list into a parquet or jsonl file"
             advice = f"{files}, or each number into a column of its own"

@@ -38,6 +38,7 @@ LOOKED_AT = 256
 WHITES = (255, 1023, 4095, 16383, 65535)
 """The largest grey values of cameras and scanners, with 8 to 16 bits."""
 _GROUND = (255, 255, 255, 255)  # transparent pixels are laid on white
+_ORIENTATION = 0x0112  # the tag of EXIF
 _GREY = ("1", "L", "LA", "La")
 _AT_ONCE = 64  # images per task of a thread: decoding a small one is as fast as handing it out
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -141,7 +142,9 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def _levels(image: Image.Image, name: str) -> npt.NDArray[np.float64]:
-    """Return the values of a grey picture of more than 8 bits."""
+    """Return the values of a grey picture of more than 8 bits; refuses fractions and negative
+    ones.
+    """
     with _blamed(f"{name} is damaged"):
         levels = np.asarray(image).astype(np.float64)
     if not np.isfinite(levels).all() or levels.min() < 0 or (levels != np.rint(levels)).any():
@@ -248,7 +251,7 @@ def _converted(
 
 def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
     """Turn an image as the EXIF data of its file say; damaged EXIF data do not count."""
-    turns = {
+    turns = {  # by orientation; 1 is upright
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
         4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -258,7 +261,7 @@ def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
         8: Image.Transpose.ROTATE_90,
     }
     try:
-        turn = turns.get(file.getexif().get(0x0112, 1))
+        turn = turns.get(file.getexif().get(_ORIENTATION, 1))
     except Exception:  # every format raises its own errors
         return image
     if turn is None:
@@ -299,7 +302,7 @@ def decode_all(
     raws: Sequence[Raw | Image.Image | Deep], pixels: Pixels, where: str | Sequence[str]
 ) -> Tensor:
     """Return decoded images, n x C x H x W, from a few threads (pillow works outside of Python's
-    lock). Error messages begin with `where`.
+    lock). Error messages begin with `where`: one text for all images, or one for each.
     """
     places = where
     if isinstance(where, str):
@@ -307,6 +310,7 @@ def decode_all(
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 
     def decode_some(start: int) -> None:
+        """Decode `_AT_ONCE` images into `out`."""
         for position in range(start, min(start + _AT_ONCE, len(raws))):
             out[position] = decode(raws[position], pixels, places[position])
 

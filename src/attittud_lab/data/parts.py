@@ -105,7 +105,8 @@ def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], wher
     """Warn about pooled examples that may be held out while copies of them are trained on."""
     all_digests = np.concatenate(pooled).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
-    # Copies in one group stay together, so a group counts once; blank texts have no digest.
+    # Copies in one group stay together, so a group counts once; without groups each example is one.
+    # A digest of k groups has k - 1 copies. Blank texts have no digest.
     in_groups = set(zip(all_digests, groups or range(len(all_digests)), strict=True))
     groups_of_digest = Counter(digest for digest, _ in in_groups if digest)
     count = groups_of_digest.total() - len(groups_of_digest)

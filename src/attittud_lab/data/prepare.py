@@ -145,10 +145,12 @@ def encode(
 
     Refused are pictures that all look the same; pictures of one colour get a warning.
     """
+    # Everything that all sources share is decided first: white, the size of images, features.
     whites: dict[str, int] = {}
     if parts.primary["train"].listing.kind == "image":
         parts, whites = _decide_whites(parts)
-    train, held_out = parts.primary["train"], parts.primary["validation"]
+    train = parts.primary["train"]
+    held_out = parts.primary["validation"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
     record: dict[str, Any] = {"kind": train.listing.kind, "seed": seed, "classes": train.classes}
@@ -159,7 +161,7 @@ def encode(
     auxiliary = {}
     for name, part in parts.auxiliary.items():
         auxiliary[name] = encoder.task(name, part, primary, _decoded_before(others, part, record))
-    if encoder.pixels is not None:
+    if encoder.pixels is not None:  # before the other parts are decoded
         _check_pictures(primary.examples, train.listing.where)
         for name, part in parts.auxiliary.items():
             _check_pictures(auxiliary[name].examples, part.listing.where)
@@ -176,7 +178,7 @@ def encode(
             _warn_of_one_colour([task.examples], f"data.auxiliary.{name}")
     groups = None
     names = None
-    if pooled:
+    if pooled:  # the validation examples become the last primary ones
         groups = [*(train.groups or ()), *(held_out.groups or ())] or None
         names = [*train.listing.named(train.rows), *held_out.listing.named(held_out.rows)]
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
@@ -203,8 +205,10 @@ class _Encoder:
         cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool
     ) -> _Encoder:
         """Return an encoder for what the training examples are: the size of images is decided, and
-        features of tables are fitted. Refuses data that take too much memory, and texts without
-        words or for a model of images.
+        features of tables are fitted.
+
+        Refused are data that take too much memory, texts without words, and texts for a model that
+        reads images.
         """
         train = parts.primary["train"]
         trained = [train, *parts.auxiliary.values()]
@@ -266,7 +270,9 @@ class _Encoder:
         return Examples(torch.cat(inputs), torch.cat(targets), lengths, first.bucket)
 
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
-        """Return the task of an auxiliary source, whose examples may be `decoded` already."""
+        """Return the task of an auxiliary source, whose examples may be `decoded` already. Refuses
+        share_head if its classes are not the primary ones.
+        """
         source = self.config.auxiliary[name]
         several = part.labels is not None and part.labels.ndim > 1
         objective = objective_for(several=several, name=source.objective)

@@ -44,7 +44,7 @@ def primary_parts(
     if config.test_seed is not None:
         test_seed = config.test_seed
     train_split, splits = _own_splits(primary, source.splits)
-    # What nothing has been drawn from yet; in the end the training examples come from it.
+    # The rows that no part has taken yet; what is left in the end is for training.
     remaining = select_rows(open_listing(primary, source, train_split, table), primary)
     _check_classes(remaining, primary.path, "give examples of every class")
     warn_of_twins(remaining, primary.path)
@@ -56,7 +56,7 @@ def primary_parts(
         split = splits[name]
         if count == 0 and pooled:
             parts[name] = remaining.take(np.arange(0))
-        elif split not in (None, train_split):
+        elif split not in (None, train_split):  # the source has a split for this part
             part = _own_part(primary, open_listing(primary, source, split, table), remaining)
             size = len(part.rows)
             if isinstance(count, int):  # the default fraction is meant for data without splits
@@ -70,7 +70,8 @@ def primary_parts(
             parts[name], remaining = remaining.drawn(size, mix(part_seed, name), remaining.groups)
     parts["train"] = _training_part(primary, remaining, total, seed, pooled=pooled)
     for name, part in parts.items():
-        if not len(part.rows) and not (pooled and getattr(primary, name) == 0):
+        may_be_empty = pooled and getattr(primary, name) == 0
+        if not len(part.rows) and not may_be_empty:
             advice = f"give more data, or {_larger(primary, name)}"
             if part.groups is not None:
                 advice += " (groups stay whole, and none is small enough)"

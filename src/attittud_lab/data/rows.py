@@ -80,7 +80,10 @@ def open_text(path: Path) -> TextIO:
 
 
 def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each line of JSON that is not blank, and the object in it."""
+    """Yield the number of each line of JSON that is not blank, and the object in it.
+
+    Refused are lines that are no object of JSON, half characters, and very deep nesting.
+    """
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
@@ -114,8 +117,8 @@ def blamed(where: str) -> Iterator[None]:
 def find_column(
     names: Sequence[str], name: str | None, usual: Sequence[str], where: str
 ) -> str | None:
-    """Return the column `name`, or without a name the first of the usual columns; None if there is
-    none of them.
+    """Return the column `name`, or without a name the first of the usual columns; None if it is not
+    there. A column that `names` has twice is refused.
     """
     if name is not None:
         usual = (name,)

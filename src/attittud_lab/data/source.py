@@ -193,6 +193,7 @@ def free_memory() -> float:
         for line in lines:
             if line.startswith("MemAvailable:"):
                 limits.append(1024 * int(line.split()[1]))
+        # The limit of a container.
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         limits.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     return min(limits)

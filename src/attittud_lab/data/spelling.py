@@ -29,6 +29,7 @@ def folded(text: str) -> str:
     single precision turns into 0.10000000149011612 in Python and in jsonl files.
     """
     if _LONG_FRACTION.match(text):
+        # If the number is one of single precision, its shortest spelling counts.
         with np.errstate(over="ignore"):
             single = np.float32(text)
         if float(single) == float(text):

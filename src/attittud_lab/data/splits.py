@@ -104,9 +104,9 @@ def _order(strata: Labels, generator: np.random.Generator) -> Rows:
 def _whole_groups(
     strata: Labels, groups: Sequence[str], size: int, generator: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Return which examples to take, at most `size`: those of one group after the other, in an
-    order that keeps strata in proportion, each group if it still fits.
+    """Return which examples to take: whole groups with at most `size` examples together.
 
+    The groups come in an order that keeps strata in proportion, and each is taken if it still fits.
     A group has the stratum of its rarest example.
     """
     _, first_example, group_of = np.unique(groups, return_index=True, return_inverse=True)
@@ -209,7 +209,7 @@ def _punctuation() -> re.Pattern[str]:
     """Return a pattern of the marks between words that do not count."""
     marks = "\u2212"  # a minus sign, which some write for a dash
     for code in range(0x10000):
-        # Signs for calculations and addresses do not count: 3*4 and 3/4 are different texts.
+        # Signs of calculations and addresses are kept: 3*4 and 3/4 are different texts.
         if unicodedata.category(chr(code)).startswith("P") and chr(code) not in "*/%&#@\\":
             marks += chr(code)
     return re.compile(f"[{re.escape(marks)}]+")

@@ -49,7 +49,7 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
     for inner in (folder, folder / "data"):
         if not inner.is_dir():
             continue
-        announced: dict[str, int] = {}
+        announced: dict[str, int] = {}  # how many files a split has, as their names say
         for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
@@ -257,9 +257,9 @@ def _cells(features: pa.Table, where: str, rows: Rows) -> list[Raw]:
 
 def _bytes(values: Any, culprit: str) -> list[bytes]:
     """Return each cell of a column as bytes, equal for equal cells."""
-    read = numbers(values, guess=False)
-    if read is not None:
-        return [number.tobytes() for number in _alike(read)]
+    column = numbers(values, guess=False)
+    if column is not None:
+        return [number.tobytes() for number in _alike(column)]
     if is_list(values.type):
         return [repr(cell).encode() for cell in values.to_pylist()]
     return [folded(text).encode() for text in texts(values, culprit)]

@@ -88,11 +88,11 @@ def seconds_for(
     if len(examples) == 0:
         return 0.0
     spread = np.linspace(0, len(examples) - 1, min(_TRIED, len(examples))).astype(int)
-    tried = [examples[position] for position in spread]
-    feature_map.transform(tried[:2])
+    sample = [examples[position] for position in spread]
+    feature_map.transform(sample[:2])
     began = time.perf_counter()
-    feature_map.transform(tried)
-    return (time.perf_counter() - began) / len(tried) * len(examples)
+    feature_map.transform(sample)
+    return (time.perf_counter() - began) / len(sample) * len(examples)
 
 
 def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:

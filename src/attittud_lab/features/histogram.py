@@ -99,6 +99,7 @@ def gradients(pixels: Tensor) -> Tensor:
     blocks = F.unfold(cells, kernel_size=2)
     blocks = F.normalize(blocks, dim=1, eps=1e-2).clamp(max=_CUT)
     blocks = F.normalize(blocks, dim=1, eps=1e-2)
+    # Every block has at most length 1, and so has a row.
     return blocks.flatten(1) / math.sqrt(blocks.shape[2])
 
 
@@ -106,6 +107,7 @@ def colours(pixels: Tensor) -> Tensor:
     """Return the roots of the shares of colours in each quarter of an image,
     n x (quarters ** 2 * levels ** 3), from pixels n x 3 x H x W in uint8.
     """
+    # A colour is the number with the digits red, green, blue in base LEVELS.
     level = pixels.long() * LEVELS // 256
     colour = (level[:, 0] * LEVELS + level[:, 1]) * LEVELS + level[:, 2]
     side = pixels.shape[2] // QUARTERS

@@ -85,8 +85,9 @@ class Kernel(SimpleLearner):
             columns = np.asarray(gaussian(features, landmarks, width) @ rotation, dtype=np.float64)
             regressions = LogisticRegressions(replace(rows, features=columns))
             penalties = [setting["penalty"] for setting in of_width]
-            for inner, intercept in regressions.solve(penalties):
-                yield KernelModel(landmarks, width, rotation @ inner, intercept, rows.several)
+            for rotated_weights, intercept in regressions.solve(penalties):
+                weights = rotation @ rotated_weights
+                yield KernelModel(landmarks, width, weights, intercept, rows.several)
 
 
 def gaussian(first: npt.NDArray[Any], second: npt.NDArray[Any], width: float) -> Numbers:

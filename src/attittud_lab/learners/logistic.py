@@ -145,6 +145,7 @@ class LogisticRegressions:
     """
 
     def __init__(self, rows: TrainingRows) -> None:
+        """Prepare what all penalties share: the columns, and the targets and weights of logits."""
         targets = rows.targets
         several = rows.several
         self.several = several
@@ -262,9 +263,9 @@ class LogisticRegressions:
     def _for_all_classes(self, weights: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
         """Return W and b of all classes or labels, from weights and intercept of the logits.
 
-        The others get no weights and a constant logit: a class without rows `ABSENT`, and a label
-        that says nothing the logarithm of its odds, with half a row more for yes and for no. The
-        first of two classes, and a single class, have the logit 0.
+        The others have no weights and a constant logit. For a class without rows it is `ABSENT`.
+        For a label that all rows or no row has, it is the logarithm of its odds, after half a row
+        is added to yes and to no. The first of two classes, and a single class, have the logit 0.
         """
         all_weights = np.zeros((len(weights), self.classes))
         if self.several:

@@ -139,12 +139,15 @@ def _image(position: int, item: Any) -> Raw | Image.Image:
 def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
     """Return one image or several as n x C x H x W; `channels` are those of the model.
 
-    An array with three axes is one image if one of its axes can be the channels, else n grey ones.
+    An array with three axes is one image if its first or last axis can be the channels; else it is
+    n grey images, which a model of colours refuses.
     """
     if pixels.ndim != 3:
         return _stacked(pixels)
     # The rows of one colour image would otherwise be read as grey images.
-    if pixels.shape[-1] in (1, 3) or (channels == 3 and pixels.shape[0] in (1, 3)):
+    channels_last = pixels.shape[-1] in (1, 3)
+    channels_first = channels == 3 and pixels.shape[0] in (1, 3)
+    if channels_last or channels_first:
         return _stacked(pixels[None])
     if channels == 3:
         advice = "give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images"
@@ -153,7 +156,9 @@ def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
 
 
 def _stacked(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return several images as n x C x H x W; without an axis for channels they are grey."""
+    """Return several images as n x C x H x W; without an axis for channels they are grey. Refused
+    are pixels that are not uint8, and shapes of which the axis of channels is not clear.
+    """
     if pixels.dtype != np.uint8:
         advice = "give pixels from 0 to 255 as np.uint8, without any normalisation"
         raise InputError(f"the images are of type {pixels.dtype}, not uint8; {advice}")

@@ -203,15 +203,15 @@ class Inputs:
     def _lines(self, lines: Iterable[str]) -> Iterator[Item]:
         """Yield lines of standard input that are texts, or paths of images."""
         for number, line in enumerate(lines, 1):
-            name = line.rstrip("\n")
+            content_of_line = line.rstrip("\n")
             if self.kind == "text":
                 self._check_no_columns("standard input")
-                yield Item(STANDARD, number, name)
+                yield Item(STANDARD, number, content_of_line)
             elif self.kind == "table":
                 advice = "write one object with all columns per line, or name a file"
                 raise InputError(f"standard input: line {number} is not JSON; {advice}")
-            elif name:
-                yield self._image(as_path(name), None)
+            elif content_of_line:
+                yield self._image(as_path(content_of_line), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
         """Return the column of the input (None for a table of features, which reads all columns),

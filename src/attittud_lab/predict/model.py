@@ -90,7 +90,8 @@ def mean_scores(scores: Sequence[Tensor], shares: Sequence[float], *, several: b
     for share, part in zip(shares, scores, strict=True):
         parts.append(share * probabilities_of(part, several=several))
     mean = torch.stack(parts).sum(0)
-    if several:  # both limits keep a probability of 0 finite
+    # The limits keep scores finite where a probability is 0 or 1.
+    if several:
         return torch.logit(mean, 1e-7)
     return mean.clamp(min=1e-30).log()
 
@@ -334,7 +335,8 @@ class Model:
         classes are in the file.
 
         The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x
-        max_length, int32), or features of the rows of a table (n x F, float32).
+        max_length, int32), or features of the rows of a table (n x F, float32). A model of which
+        some member is no network, or reads other tensors, is refused.
         """
         module = self.module
         instead = "use `attittud predict`, attittud_lab.load in Python"

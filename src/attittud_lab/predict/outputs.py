@@ -169,7 +169,7 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
         ) -> None:
-            """Write a batch, see `Write`."""
+            """Write a batch, see `Write`: one array for each column of the schema."""
             arrays = [
                 pa.array([item.file for item in items], pa.string()),
                 pa.array([item.row for item in items], pa.int64()),

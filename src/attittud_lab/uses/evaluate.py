@@ -202,6 +202,7 @@ def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:
     several = labels.ndim == 2
 
     def loss(log_temperature: float) -> float:
+        """Return the log-loss at a temperature, given by its logarithm."""
         return log_loss(cooled(scores, float(np.exp(log_temperature)), several=several), labels)
 
     bounds = (float(np.log(_COLDEST)), float(np.log(_HOTTEST)))
