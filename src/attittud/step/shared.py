@@ -492,11 +492,12 @@ class Shared:
                 parameters, update, strides, layout.strides, inside, strict=True
             ):
                 if i >= 0:
-                    _give(p, view, part_strides == laid_out and not sharded, old, new)
+                    fits = part_strides == laid_out and not sharded
+                    _give(p, view, old, new, fits=fits)
         if not sharded:
             others = _copied(others)
         for p, value in others:
-            _give(p, value, False, old, new)
+            _give(p, value, old, new, fits=False)
         if sharded:
             old = list(map(local, old))
         if old:
@@ -544,7 +545,7 @@ def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter
 
 
 def _give(
-    parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]
+    parameter: nn.Parameter, value: Tensor, old: list[Tensor], new: list[Tensor], *, fits: bool
 ) -> None:
     """Make a value the `.grad` of a parameter. If the parameter has a `.grad` already, append it to
     `old` and the value to `new`, which the caller adds in one call.

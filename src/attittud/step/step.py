@@ -186,7 +186,7 @@ class Step:
         if update is None:
             vector, combination = arithmetic(gradients)
             numbers = _comparison(combination, basis)
-            update = _reported(vector, gradients.tasks, numbers, combination.cosines)
+            update = _update_with_report(vector, gradients.tasks, numbers, combination.cosines)
         self._undo = update.undo
 
         views = gradients.views_of(update.vector)
@@ -295,19 +295,19 @@ class Step:
         # number of rows does. It also reads the scores of a task, whose addresses stay the same
         # until other scores are loaded.
         scores: TaskScores | None = None
-        weighing: Eta | TaskScores
+        weight_source: Eta | TaskScores
         changes: list[Tensor] = []
         if isinstance(task.eta, Weights):
             scores = self.parts.auto.scores[name]
-            weighing = scores
+            weight_source = scores
             if gradients.judges is not None:
                 changes = scores.tensors()
         else:
-            weighing = task.eta
+            weight_source = task.eta
         settings = (
             basis.rows.shape,
             name,
-            weighing,
+            weight_source,
             task.weight,
             primary_weight,
             gradients.include_mean,
@@ -329,7 +329,7 @@ class Step:
         if replayed is None:
             return None
         numbers, undo = replayed
-        return replace(_reported(task.flat, [name], numbers, {}), undo=undo)
+        return replace(_update_with_report(task.flat, [name], numbers, {}), undo=undo)
 
     # --------------------------------------------------------------------------------------- losses
 
@@ -363,7 +363,7 @@ class Step:
         saved = []
         if self.replayed and callable(primary):
             saved = [saved_by_compiled(walk(loss).nodes) for loss in losses_of_tasks.values()]
-        with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
+        with _primary_losses(self, primary, basis_losses, may_be_empty=skips) as losses:
             graphs = _graphs(self, {PRIMARY: losses} | losses_of_tasks)
             shares = [EVERYTHING] * len(graphs)
             if self.workers.size > 1:
@@ -377,9 +377,9 @@ class Step:
         saved.clear()
         early: dict[str, LossGradients] = {}
         if self.replayed:
-            early = _early(self, tasks, shares[1:], graphs)
+            early = _gradients_ahead(self, tasks, shares[1:], graphs)
         self.fix()
-        with _recognised(self, {PRIMARY: losses} | losses_of_tasks, graphs):
+        with _explain_freed_graph(self, {PRIMARY: losses} | losses_of_tasks, graphs):
             for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
 
@@ -394,7 +394,7 @@ class Step:
         """Take primary losses; others may follow. `skips`: as for `run`."""
         first = self.gradients.primary_calls == 0
         self.skips = skips and (first or self.skips)  # all calls of the step must skip
-        with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
+        with _primary_losses(self, primary, basis_losses, may_be_empty=skips) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
             share = self.workers.shares([losses])[0]
             self._count(share)
@@ -422,14 +422,15 @@ class Step:
         self._expect(graphs.values())
         early: dict[str, LossGradients] = {}
         if self.replayed:
-            early = _early(self, tasks, shares, graphs)
+            early = _gradients_ahead(self, tasks, shares, graphs)
         gradients = self.gradients
         # In a refresh, the basis waits for a primary call, and for the names of the parameters that
         # auxiliary losses reach. If no earlier step has shown them, `_take_auxiliary` fixes it.
+        # (Where there is a basis already, `fix` lets the judges answer.)
         may_fix = gradients.primary_calls > 0 and self.by_auxiliary is not None
         if may_fix or gradients.subspace is not None:
             self.fix()
-        with _recognised(self, losses, graphs):
+        with _explain_freed_graph(self, losses, graphs):
             for (name, task), share in zip(tasks.items(), shares, strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
 
@@ -455,19 +456,19 @@ class Step:
         losses' graph.
         """
         gradients = self.gradients
-        computed: Sequence[Tensor | None] | None = None
-        contributes: Refresh | None = None
+        per_parameter: Sequence[Tensor | None] | None = None
+        refresh: Refresh | None = None
         if self.refreshing:
-            contributes = self._begin_basis(basis_losses, graph)
+            refresh = self._begin_basis(basis_losses, graph)
         layout = gradients.layout
         assert layout is not None
-        if contributes is not None:
+        if refresh is not None:
             # The pass for J may give the gradients too, if nobody needs the graph after it.
             parameters: Sequence[Tensor] = ()
             if not graph.retained:
                 parameters = self.shared.parameters
-            computed = self.refresher.take_in(
-                contributes,
+            per_parameter = self.refresher.take_in(
+                refresh,
                 losses,
                 share,
                 scaled=True,
@@ -475,19 +476,19 @@ class Step:
                 first=self.parts.schedule.subspace is None,
                 parameters=parameters,
             )
-        if computed is None:
+        if per_parameter is None:
             into: Layout | None = None
             if graph.converts and gradients.primary is None:
                 into = layout
-            computed = _gradients(self, losses, share, graph.retained, into=into)
+            per_parameter = _gradients(self, losses, share, graph.retained, into=into)
         # The engine may still be watching: it would be told of every look at a gradient.
         with DisableTorchFunction():
-            gradients.add_primary(*self.shared.split(layout, computed))
-        if contributes is not None and self.refresher.basis.needs == "mean":
+            gradients.add_primary(*self.shared.split(layout, per_parameter))
+        if refresh is not None and self.refresher.basis.needs == "mean":
             # This is the running sum, which includes the earlier calls.
             assert gradients.primary is not None
-            contributes.put(gradients.primary[None].clone())
-        reached = self.shared.reached(computed)
+            refresh.put(gradients.primary[None].clone())
+        reached = self.shared.reached(per_parameter)
         if reached != graph.reached:
             graph.confirm(losses, reached)
         # One of several workers may have no examples, and some steps need none.
@@ -538,14 +539,16 @@ class Step:
         here.
         """
         gradients = self.gradients
-        computed = early
-        if computed is None:
+        loss_gradients = early
+        if loss_gradients is None:
             room = gradients.room(name)
             into: Layout | None = None
             if graph.converts and not gradients.started(name):
                 into = gradients.layout
-            computed = _written(self, task.loss, share, graph.retained, room, into=into)
-        reached = self.shared.reached(computed.gradients)
+            loss_gradients = _gradients_into(
+                self, task.loss, share, graph.retained, room, into=into
+            )
+        reached = self.shared.reached(loss_gradients.gradients)
         if reached != graph.reached:
             graph.confirm(task.loss, reached)
         if not reached and self.workers.size == 1:
@@ -561,11 +564,11 @@ class Step:
                 eta = self.parts.auto.weights(name, (gradients.layout or task.loss).device)
             gradients.start_task(name, eta, task.weight)
         if gradients.subspace is None or gradients.layout is None:
-            named = zip(self.shared.trainable, computed.gradients, strict=True)
+            named = zip(self.shared.trainable, loss_gradients.gradients, strict=True)
             gradients.wait(name, {key: g for (key, _), g in named if g is not None})
         else:
-            inside, rest = self.shared.split(gradients.layout, computed.gradients)
-            gradients.add_auxiliary(name, inside, rest, computed.flat)
+            inside, rest = self.shared.split(gradients.layout, loss_gradients.gradients)
+            gradients.add_auxiliary(name, inside, rest, loss_gradients.flat)
 
     # ------------------------------------------------------------------------------------ the basis
 
@@ -636,7 +639,7 @@ def _comparison(combination: Combination, basis: Subspace) -> Comparison:
     )
 
 
-def _reported(
+def _update_with_report(
     vector: Tensor,
     tasks: Iterable[str],
     numbers: Comparison | Gathered,
@@ -662,7 +665,7 @@ def _reported(
 
 
 @contextmanager
-def _computed(
+def _primary_losses(
     step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None, *, may_be_empty: bool
 ) -> Iterator[Tensor]:
     """Yield the checked per-example primary losses (m), which may be given as a callable.
@@ -716,13 +719,13 @@ def _graphs(
     if not step.refreshing and not step.replayed:
         graphs = memory.recall(losses)
     if graphs is None:
-        graphs = memory.learn(losses, _walked(step, losses))
+        graphs = memory.learn(losses, _describe_graphs(step, losses))
     if retain_graph:
         return {name: replace(graph, retained=True) for name, graph in graphs.items()}
     return graphs
 
 
-def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
+def _describe_graphs(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     """Walk through the graphs of the losses and describe them, in their order. A graph is retained
     if a later loss shares a part of it.
     """
@@ -738,7 +741,7 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
 
 
 @contextmanager
-def _recognised(
+def _explain_freed_graph(
     step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph]
 ) -> Iterator[None]:
     """Raise a clear error if a pass in the block has failed because a graph was freed too early: it
@@ -747,7 +750,7 @@ def _recognised(
     try:
         yield
     except RuntimeError as error:
-        now = _walked(step, losses)
+        now = _describe_graphs(step, losses)
         for name, graph in zip(losses, now, strict=True):
             if graph.retained and not graphs[name].retained:
                 step.parts.graphs.distrust()
@@ -771,7 +774,7 @@ def _gradients(
     )
 
 
-def _written(
+def _gradients_into(
     step: Step,
     loss: Tensor,
     share: Share,
@@ -794,7 +797,7 @@ def _written(
     return LossGradients(gradients, flat)
 
 
-def _early(
+def _gradients_ahead(
     step: Step,
     tasks: Mapping[str, TaskLoss],
     shares: Sequence[Share],
