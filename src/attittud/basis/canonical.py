@@ -110,24 +110,27 @@ def _unchanged(products: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor,
 def _weigh_(
     task: TaskVector, primary: Tensor, judges: Judges | None, parts: Tensor | None
 ) -> Split:
-    """The gradient of a task becomes weight * eta_j * a_j, one chunk of coordinates after the
-    other; returns its split.
+    """Overwrite the gradient of a task by weight * eta_j * a_j, one chunk of coordinates after the
+    other, and return its split.
 
     `parts` (2 x 2), if given, collects the inner products of the helpful and the harmful part with
     the judges' gradient, and the squared norms of both parts.
     """
     size = chunk_size(task.gradient)
     total: Split | None = None
-    for at, (a, p) in enumerate(zip(task.gradient.split(size), primary.split(size), strict=True)):
+    for number, (a, p) in enumerate(
+        zip(task.gradient.split(size), primary.split(size), strict=True)
+    ):
         harmful = harmful_mask(a, p)
         if judges is not None and parts is not None:
-            j = judges.rows[at * size : (at + 1) * size]
-            parts.add_(torch.stack(Cosines.parts(a.double(), harmful, j.double())))
+            judges_chunk = judges.rows[number * size : (number + 1) * size].double()
+            parts.add_(torch.stack(Cosines.parts(a.double(), harmful, judges_chunk)))
         split = Split.of(a, harmful, torch.ones_like(harmful))
         if total is None:
             total = split
         else:
             total = Split(*map(torch.add, total, split))
+        # weight * (neutral a_j + (eta_j - neutral) a_j)
         change = task.weight * correction(a, harmful, task.eta)
         a.mul_(task.weight * task.eta.neutral).add_(change)
     assert total is not None

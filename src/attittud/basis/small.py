@@ -98,7 +98,7 @@ def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
         normal = rest[:, column].clone()
         normal[:column] = 0
         length = torch.linalg.vector_norm(normal)
-        normal[column] += torch.copysign(length, normal[column])
+        normal[column] += torch.copysign(length, normal[column])  # the sign avoids cancellation
         square = normal @ normal
         normal = normal * torch.where(square > 0, 2 / square, 0.0).sqrt()
         rest = rest - torch.outer(normal, normal @ rest)

@@ -199,7 +199,8 @@ class Stored(Subspace):
         if self.active.shape != squares.shape:
             self.active = torch.zeros_like(squares, dtype=torch.bool)
         self.active.copy_(squares > 0.25)
-        if torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps:
+        is_rounded = torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps
+        if is_rounded:  # V is stored with fewer digits than the rows had
             products = self.workers.sum_columns(gram(self.stored)) - torch.diag(
                 self.active.double()
             )
@@ -256,6 +257,7 @@ class Stored(Subspace):
         p = project(rows, primary)
         a = project(rows, auxiliary)
         harmful = harmful_mask(a, p)
+        # The coordinates of the helpful and the harmful part (2 x k), and their multiples of g_prim.
         parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
         multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
         if include_mean:

@@ -57,8 +57,8 @@ class Svd(Basis):
             refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
         rows = refresh.sum_examples_()
         orthonormal_rows(refresh)
-        # J ≈ (J Qᵀ) Q, so the right singular vectors of the small factor J Qᵀ are coordinates in
-        # terms of Q.
+        # J ≈ (J Rᵀ) R, so the right singular vectors of the small factor J Rᵀ are coordinates in
+        # terms of the rows R.
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(rows))[1])
         finite = torch.isfinite(small).all()
         sizes, right = singular(torch.where(finite, small, 0.0))

@@ -23,6 +23,11 @@ from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
 
+AGREES = 5e-2
+"""Products J·v are right if their sum is off by at most this share of an ordinary gradient times v."""
+ROUNDING = 5e-3
+"""A difference below this share of the products' absolute values may be rounding."""
+
 
 class UnsupportedError(RuntimeError):
     """An engine does not support a model. The message names the part of the model and the engine to
@@ -224,10 +229,10 @@ class Jacobian:
         # For heads that start at zero, a later refresh can tell.
         if not bool(torch.isfinite(size) & (size > 0)):
             return
-        agrees = bool(error <= 5e-2 * size)
+        agrees = bool(error <= AGREES * size)
         # Where examples cancel, rounding looks like an error, for example in half precision after
         # training. It is small beside the sum without cancellation.
-        may_be_rounding = bool(error < 5e-3 * products.abs().sum(0).norm())
+        may_be_rounding = bool(error < ROUNDING * products.abs().sum(0).norm())
         if not agrees and may_be_rounding:
             return
         self.engine.second_derivatives = agrees

@@ -97,6 +97,7 @@ class Hooks(Loop):
             silent = verify(
                 jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=CURE
             )
+            # `silent` parameters had no usable gradient in this comparison.
             self._confirmed |= jacobian.forms
             self._compared |= layout.name_set - silent
             self._silent = (self._silent | silent) - self._compared
@@ -226,7 +227,7 @@ class HookedJacobian(Jacobian):
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) if it is given, by one pass for all rows."""
-        if weights.shape[0] == 1:  # an ordinary gradient of weighted losses
+        if weights.shape[0] == 1:  # an ordinary gradient of weighted losses needs no rules
             return super().left(weights, out)
         if out is None:
             out = self.layout.empty(weights.shape[0]).zero_()

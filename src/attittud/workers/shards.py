@@ -330,7 +330,10 @@ def _check_not_offloaded(lies: str, runs: str) -> None:
 
 
 def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None:
-    """Refuse parameters that are not sharded once, in the same way as all others."""
+    """Refuse a parameter that is not sharded along one dimension of the mesh of the `first` one.
+
+    A whole parameter is refused only if it is trained.
+    """
     if not isinstance(parameter, DTensor):
         if parameter.requires_grad:
             raise ValueError(

@@ -186,13 +186,13 @@ def _comparison(
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
         trained = list(runs[row].values())
         if trained[0].steps:
-            each, later = costs(trained)
+            per_step, finetuning = costs(trained)
             # A row whose result needs several trainings makes more steps, and costs more.
-            each *= trained[0].steps / usual_steps
+            per_step *= trained[0].steps / usual_steps
         else:  # a simple learner makes no steps
-            each = median_low(run.seconds for run in trained) / usual_steps
-            later = 0.0
-        rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
+            per_step = median_low(run.seconds for run in trained) / usual_steps
+            finetuning = 0.0
+        rows.append(Tuned(candidate, Variant(), {Variant(): None}, per_step, finetuning))
     comparison = content(settings, folder, rows, runs)
     for part in (comparison, *comparison["tables"]):
         decision = part["decision"]

@@ -60,6 +60,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
             normalise = getattr(body, "normalise", None) or statistics(largest)
         network = Network(
             body,
+            # A task without classes predicts masked words.
             {task.head: len(task.classes) or None for task in tasks},
             features=features,
             normalise=normalise,
@@ -139,9 +140,14 @@ def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
 
 
 def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) -> None:
-    """Refuse a network that memory cannot hold before any of it is allocated."""
+    """Refuse a network that memory cannot hold before any of it is allocated.
+
+    `build` makes it for a configuration. The error names the largest model.width that fits, if the
+    size depends on the width and any fits.
+    """
 
     def parameters(width: int) -> float:
+        """Count the parameters of the network with another width; `meta` allocates no memory."""
         try:
             with torch.device("meta"):
                 body = build(replace(config, width=width))
@@ -155,6 +161,7 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         return
     narrower = 0
     if parameters(1) < needed:
+        # How many of the widths 1, 2, ... below the present one fit, so the largest of them.
         narrower = bisect_right(range(1, config.width), most, key=parameters)
     advice = "choose a smaller model"
     if narrower:

@@ -302,13 +302,14 @@ class _Job:
         self.phases = Phases(self.model, phases)
 
     def run(self) -> RunResult:
-        """Train what is left, test the chosen model once, and write its files."""
+        """Train what is left, test the chosen model once, and write its files but the result."""
         self.folder.begin(self.data.record, self.device, torch.get_num_threads())
         if self.channels is not None:
             save_checkpoint(self.folder.channels_path, self.channels.state())
             self.folder.note(CHANNELS, self.channels.openness())
             self.folder.note(REMARK, self.channels.line())
             self.progress.say(self.channels.line())
+        # Metrics of steps that will be done again are removed.
         saved = self.folder.checkpoint()
         if saved is None:
             self.folder.truncate(0)
