@@ -68,7 +68,7 @@ class Run:
         self.case = case
         self.folder = folder
         """For checkpoints. All workers have the same."""
-        self.index = 0
+        self.index = 0  # of the step
         self.hash = hashlib.sha256()
         torch.manual_seed(0)
         dtype = getattr(torch, case.dtype)
@@ -84,7 +84,7 @@ class Run:
         self.guide = self.make_guide()
 
     def wrapped(self) -> nn.Module:
-        """The model as the training loop calls it: compiled, or spread over the workers."""
+        """`inner` as the training loop calls it: compiled, or spread over the workers."""
         if self.case.kind == COMPILED:
             torch.compiler.reset()
             return torch.compile(self.inner, backend=COMPILED)

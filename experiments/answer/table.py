@@ -107,14 +107,14 @@ def read(out: Path) -> Results:
 
 
 def add(results: Results, facts: dict[str, Any]) -> None:
-    """Add one file."""
+    """Add the facts of one result."""
     pair = facts["pair"]
     seed = facts["seed"]
     method = facts["method"]
     results.revisions.add(str(facts["provenance"]["revision"])[:8])
     if facts["accuracy"] is None:
         results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
-        # A failure counts against the product.
+        # A failure counts against the product: 0 for it, 1 for what it is compared with.
         worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
         facts |= {"accuracy": worst, "fold_accuracy": worst}
     if "same_as" in facts:
@@ -369,10 +369,10 @@ def ablations(results: Results, declared: dict[str, Pair]) -> str:
 def reliability(results: Results, product: str) -> list[list[str]]:
     """How often auxiliary data helped, by the chance that a product row said."""
     chances, outcomes = map(np.array, helped(results, product))
-    numbers = np.minimum((chances * BINS).astype(int), BINS - 1)
+    bin_of = np.minimum((chances * BINS).astype(int), BINS - 1)
     lines = []
     for number in range(BINS):
-        inside = numbers == number
+        inside = bin_of == number
         if inside.any():
             means = [f"{np.mean(chances[inside]):.2f}", f"{np.mean(outcomes[inside]):.2f}"]
             lines.append([*means, str(inside.sum())])

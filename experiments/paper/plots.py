@@ -194,12 +194,12 @@ def _lines(panels: dict[int, Panel], xlabel: str, path: Path) -> None:
 
 def _captured(path: Path) -> None:
     """Draw the share of both gradients' squared norm inside each basis, over the steps."""
-    from .table4 import HELD, everything, labels
+    from .table4 import BASES_WITH_SHARES, everything, labels
 
     rows = everything().rows
     figure, axes = _figure(8, 2)
     for ax, side in zip(axes, ("auxiliary", "primary"), strict=True):
-        for basis in HELD:
+        for basis in BASES_WITH_SHARES:
             lines: list[Line] = []
             for label in labels(basis):
                 lines += rows[label].runs.values()

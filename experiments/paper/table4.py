@@ -25,7 +25,7 @@ all of the primary gradient. Claims are about each seed's mean."""
 
 SIDES = ("auxiliary", "primary")
 """The gradients whose captured shares are shown."""
-HELD = tuple(basis for basis in printed.TABLE4 if basis != "canonical")
+BASES_WITH_SHARES = tuple(basis for basis in printed.TABLE4 if basis != "canonical")
 """Bases for which a share is worth a figure: `canonical` holds all of every gradient."""
 TABLE4_CLAIMS = []
 for _basis in ("canonical", "random", "mean"):
@@ -87,7 +87,7 @@ def shares() -> dict[str, Row]:
     """
     rows = everything().rows
     share_rows = {}
-    for basis in HELD:
+    for basis in BASES_WITH_SHARES:
         for side in SIDES:
             values: dict[Key, list[float]] = {}
             for label in labels(basis):
@@ -108,7 +108,7 @@ def captured() -> str:
     results = everything()
     share_rows = shares()
     lines = []
-    for basis in HELD:
+    for basis in BASES_WITH_SHARES:
         runs = sum(len(results.rows[label].runs) for label in labels(basis))
         cells = [f"{100 * share_rows[f'{basis}/{side}'].summary.mean:.2f}" for side in SIDES]
         lines.append([f"`{basis}`", *cells, str(runs)])

@@ -34,7 +34,7 @@ def simple_alone(config: Config, data: Prepared, metric: str) -> dict[str, Any] 
         return None
     try:
         folds = make_folds(data, config.portfolio, config.seed)
-    except InputError:
+    except InputError:  # nothing can be held out
         return None
     with few_threads():
         name = features.cheap(data.kind)[0]
@@ -43,8 +43,9 @@ def simple_alone(config: Config, data: Prepared, metric: str) -> dict[str, Any] 
         matrix = feature_map.transform(data.inputs(PRIMARY))
         problem = problem_of(data, {}, matrix, aligned=False)
         candidate = SimpleCandidate(name, REFERENCE, ALONE)
-        (chosen,) = evaluate(problem, folds.fold_of, [candidate], config.seed)
-        model = fit_final(problem, candidate, chosen.setting, chosen.temperature, config.seed)
+        # The folds choose the setting and the temperature.
+        (on_folds,) = evaluate(problem, folds.fold_of, [candidate], config.seed)
+        model = fit_final(problem, candidate, on_folds.setting, on_folds.temperature, config.seed)
         scores = model.scores(feature_map.transform(data.test_inputs()))
     targets = data.test.targets
     assert targets is not None

@@ -68,6 +68,9 @@ class Comparison:
         place: Place | None = None,
         request: Request | None = None,
     ) -> None:
+        """Find the strategies and their tries; refuses a job that cannot be compared, and writes
+        nothing. The arguments are those of `compare`.
+        """
         self.config = config
         self.folder = folder
         self.progress = progress or Progress()
@@ -78,10 +81,12 @@ class Comparison:
         self.seeds = seeds(config)
         self.tuning_seeds = tuning_seeds(config)
         self.budget_seconds: float | None = None
+        """Seconds of each run at equal seconds; None: as many as multitask takes."""
         if settings.budget is not None:
             self.budget_seconds = parse_duration(settings.budget, "compare.budget")
         self.candidates = candidates(config)
         self.variants: dict[str, list[Variant]] = {}
+        """The tries of each strategy, by label."""
         for candidate in self.candidates:
             tries = variants(candidate.strategy, settings, tuned=candidate.tuned)
             self.variants[candidate.label] = tries

@@ -103,7 +103,7 @@ def measure(
 
 
 def expected_runs(count: int, folds: int, config: Config) -> int:
-    """Count the full runs of `count` candidates on all folds, and of the final training."""
+    """Return how many full runs `count` candidates take on all folds and in the final training."""
     settings = config.portfolio
     on_all_labels = 0
     if settings.final == "single":
@@ -136,13 +136,13 @@ def plan(
     setup = min(times.setup for times in timed.values())
 
     def needed(count: int, share: float) -> float:
-        """Seconds of the first candidates with a share of the steps."""
+        """Return the seconds of the first `count` candidates with a share of the steps."""
         some = [timed[entry.label] for entry in entries[:count]]
         run = setup + fmean(times.of_run(lengths, looks, share) for times in some)
         return run * expected_runs(count, folds, config)
 
     def fitting_share(count: int, seconds: float) -> float:
-        """The share of the steps that fits into the budget."""
+        """Return the share of the steps, from 0.01 to 1, that takes so many seconds."""
         fixed = needed(count, 0.0)
         share = (seconds - fixed) / max(needed(count, 1.0) - fixed, 1e-9)
         return min(1.0, max(0.01, share))

@@ -76,7 +76,7 @@ def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     settings.
     """
     strategy = completed(entry, config.strategy)
-    usual = completed(CandidateConfig(name=entry.name), config.strategy)
+    usual = completed(CandidateConfig(name=entry.name), config.strategy)  # nothing else is set
     words = [strategy.name]
     if strategy.auxiliary_weight != 1:
         words = [f"{strategy.name} {strategy.auxiliary_weight:g}"]
@@ -92,6 +92,9 @@ def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
 
 
 def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
+    """Refuse a candidate that names unknown sources, or that a portfolio cannot train. The strategy
+    is built for a toy model, which shows what it can do.
+    """
     strategy = candidate.strategy
     where = f"portfolio.candidates: {candidate.label}"
     for name in strategy.sources or ():
@@ -163,10 +166,11 @@ def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Conf
 
 
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
-    """Return the job with these steps and threads, and with batches that the smallest training fold
-    can fill.
+    """Return the job with these steps (by phase) and threads, and with batches that the `smallest`
+    number of training examples of a fold can fill.
 
-    Where steps are cut, the warm-up is cut by the same share.
+    A batch stays a multiple of the parts in which gradients are accumulated. Where steps are cut,
+    the warm-up is cut by the same share.
     """
     phases: dict[str, Any] = {}
     for name, count in steps.items():

@@ -167,7 +167,9 @@ class Curve:
 
     @property
     def value(self) -> tuple[float, float]:
-        """The value that ranks candidates; larger is better."""
+        """Smoothed score and −log-loss of the best look. They rank candidates, the log-loss among
+        equal scores; larger is better.
+        """
         return self.smoothed[self.best]
 
 

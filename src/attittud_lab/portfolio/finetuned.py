@@ -27,8 +27,8 @@ WARMUP = 10
 
 
 def pretrained_networks(config: Config, data: Prepared) -> dict[str, str]:
-    """Return the models of the features of a job that can be trained, by features; refuses a job
-    without any.
+    """Return the models that can be trained, by the names of the job's features, which come from
+    these networks; refuses a job without any.
     """
     choice = features.choose_features(data.kind, config.portfolio.features or ())
     models = {name: features.trained_as(name) for name in choice.names}
@@ -68,6 +68,7 @@ def job_for(config: Config, data: Prepared, model: str) -> Config:
 
 
 def _phase(steps: int, rate: float) -> PhaseConfig:
+    """Return a phase with so many steps and this largest learning rate."""
     return PhaseConfig(
         steps=steps,
         primary_batch=BATCH,

@@ -54,7 +54,10 @@ class Folds:
 
 def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     """Divide pooled data into folds; fewer than configured if most labels would otherwise be too
-    rare to be held out.
+    rare to be held out. Refuses data of which nothing can be held out.
+
+    With very many labels there is a single split: one of many folds is held out, and the others
+    always train.
     """
     targets = data.primary.examples.targets
     assert targets is not None
@@ -63,10 +66,12 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         units = np.arange(len(labels))
     else:
         units = np.array(data.groups)
+    # `units` are held out as a whole: examples, or groups of them.
     one_split = len(labels) > config.one_split_above
     counts: Sequence[int] = range(config.folds, 1, -1)
     if one_split:
         counts = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)]
+    # The first number of folds that is possible; else the last one, with what is rare then.
     for count in counts:
         rare = rare_examples(labels, data.groups, count)
         most_are_rare = 2 * rare.sum() > len(labels)
@@ -123,37 +128,38 @@ def assign(
     """
     generator = np.random.default_rng(seed)
     fold_of = np.full(len(labels), NEVER, dtype=np.int64)
-    layers = strata(labels, len(labels))
+    layers = strata(labels, len(labels))  # the class of each example, or its rarest label
     if groups is None:
         shuffled = generator.permutation(np.flatnonzero(~rare))
         # One class after the other, dealt out like cards without a break between two classes.
         by_class = shuffled[np.argsort(layers[shuffled], kind="stable")]
         fold_of[by_class] = np.arange(len(by_class)) % count
         return fold_of
-    names, number = np.unique(groups, return_inverse=True)
-    layer = np.unique(layers, return_inverse=True)[1]
-    sizes = np.zeros((len(names), layer.max() + 1))
-    np.add.at(sizes, (number[~rare], layer[~rare]), 1)
-    total = np.maximum(sizes.sum(0), 1)
-    filled = np.zeros((count, sizes.shape[1]))
-    chosen = np.full(len(names), NEVER, dtype=np.int64)
+    names, group_of = np.unique(groups, return_inverse=True)
+    class_of = np.unique(layers, return_inverse=True)[1]
+    group_counts = np.zeros((len(names), class_of.max() + 1))  # n_gc, groups x classes
+    np.add.at(group_counts, (group_of[~rare], class_of[~rare]), 1)
+    total = np.maximum(group_counts.sum(0), 1)  # n_c
+    fold_counts = np.zeros((count, group_counts.shape[1]))  # n_fc so far, folds x classes
+    fold_of_group = np.full(len(names), NEVER, dtype=np.int64)
     order = generator.permutation(len(names))
-    for group in order[np.argsort(-sizes[order].sum(1), kind="stable")]:  # large groups first
-        if sizes[group].any():
-            after = filled + sizes[group]
-            of_classes = ((after**2 - filled**2) / total).sum(1)
-            of_sizes = (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
-            chosen[group] = int((of_classes + of_sizes).argmin())
-            filled[chosen[group]] += sizes[group]
-    fold_of[:] = chosen[number]
+    large_first = order[np.argsort(-group_counts[order].sum(1), kind="stable")]
+    for group in large_first:
+        if group_counts[group].any():
+            after = fold_counts + group_counts[group]
+            of_classes = ((after**2 - fold_counts**2) / total).sum(1)
+            of_sizes = (after.sum(1) ** 2 - fold_counts.sum(1) ** 2) / total.sum()
+            fold_of_group[group] = int((of_classes + of_sizes).argmin())
+            fold_counts[fold_of_group[group]] += group_counts[group]
+    fold_of[:] = fold_of_group[group_of]
     for members in _columns(labels).T:
         folds = np.unique(fold_of[members])
         if len(folds) == 1 and folds[0] != NEVER:
             # All of a class would be held out at once. The smallest of its groups trains in every
             # fold.
-            of_class = np.unique(number[members])
-            smallest = min(of_class, key=lambda group: np.count_nonzero(number == group))
-            fold_of[number == smallest] = NEVER
+            of_class = np.unique(group_of[members])
+            smallest = min(of_class, key=lambda group: np.count_nonzero(group_of == group))
+            fold_of[group_of == smallest] = NEVER
     return fold_of
 
 
@@ -165,8 +171,8 @@ def _columns(labels: Labels) -> np.ndarray:
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
-    """Return the pooled data with one fold as validation; with None all labels train and none is
-    held out.
+    """Return the pooled data with one fold as validation and the other examples as primary ones;
+    with None all labels train and none is held out.
     """
     examples = data.primary.examples
     if fold is None:

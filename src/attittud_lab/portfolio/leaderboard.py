@@ -34,6 +34,7 @@ from attittud_lab.portfolio.standing import (
     best_alone,
     best_with_auxiliary,
     rank,
+    ranking_score,
     scores_of,
     with_auxiliary,
     without_us,
@@ -68,11 +69,11 @@ def chance(
     others = with_auxiliary(standings)
     if alone is None or not others:
         return None
-    score = _ranking_score(alone)
+    score = ranking_score(alone)
     error = math.sqrt(max(score * (1 - score), _LEAST_VARIANCE) / len(held_out.targets))
     ahead = 0.0
     if math.isfinite(score):
-        ahead = (max(map(_ranking_score, others)) - score) / error
+        ahead = (max(map(ranking_score, others)) - score) / error
     losses = [held_out.losses(held_out.likely(scores_of(other))) for other in others]
     lowest = min(losses, key=lambda of_examples: of_examples.mean())
     behind = held_out.losses(held_out.likely(scores_of(alone))) - lowest
@@ -88,12 +89,6 @@ def chance(
         "gain": float(behind.mean()),
         "calibrated": usual,
     }
-
-
-def _ranking_score(standing: Standing) -> float:
-    """Return the smoothed score that ranks a candidate which did not diverge."""
-    assert standing.curve is not None
-    return standing.curve.value[0]
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
@@ -178,7 +173,7 @@ def _scored(standing: Standing, intervals: Intervals) -> dict[str, Any]:
         "low": low,
         "high": high,
         "loss": figures["loss"],
-        "ranking": curve.value[0],
+        "ranking": ranking_score(standing),
     }
     if not standing.simple:
         row["best"] = standing.best

@@ -188,6 +188,7 @@ class Portfolio:
     def finish(self) -> RunResult:
         """Choose, make the model, test it, and write all results."""
         intervals = self.intervals()
+        # A candidate that diverges on all labels takes part no more, so this ends.
         while True:
             winner, picks, scores = self.choose(intervals)
             members = self.members(picks)
@@ -227,7 +228,9 @@ class Portfolio:
         return self.result(members, scores, tested)
 
     def what_may_help(self) -> str:
-        """Say what may help a model that is no better than guessing."""
+        """Say what may help a model that is no better than guessing: features of a pretrained
+        network or, if the job trains networks, a pretrained one; more labels if the job has these.
+        """
         if self.simple.learners and any(map(features.trained_as, self.simple.problems)):
             return words.MORE_LABELS
         model = self.config.model
@@ -243,12 +246,14 @@ class Portfolio:
         return words.networks_may_help(networks)
 
     def intervals(self) -> Intervals:
-        """Draws of the held-out labels, of whole groups if there are any."""
+        """Return draws of the held-out labels, of whole groups if there are any."""
         groups = self.of_held_out(self.data.groups)
         return Intervals(self.held_out, groups, mix(self.config.seed, "intervals"))
 
     def of_held_out(self, texts: Sequence[str] | None) -> list[str] | None:
-        """Return those of the examples' texts that belong to held-out ones; None for None."""
+        """Return the texts of held-out examples, from one text for each example, such as its group
+        or name; None for None.
+        """
         if texts is None:
             return None
         return [texts[row] for row in self.rows.tolist()]
@@ -339,7 +344,7 @@ class Portfolio:
             # A large test set may show more than few labels.
             guessed["beaten"] = self.beats_guess(tested)
         table = rows(standings, intervals, picks)
-        alone = next((row for row in table if row["without_us"]), None)
+        instead = next((row for row in table if row["without_us"]), None)
         of_folds = keeps_folds(settings) and not self.standings[winner].simple
         decision = words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds)
         return {
@@ -347,7 +352,7 @@ class Portfolio:
             "metric": metric,
             "seed": self.config.seed,
             "decision": decision,
-            "without_us": words.without_us(alone, model, metric),
+            "without_us": words.without_us(instead, model, metric),
             "warning": words.guess(guessed, model["score"], metric, self.what_may_help()),
             "guess": guessed,
             "chance": self.chance,

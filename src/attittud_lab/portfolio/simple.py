@@ -137,20 +137,24 @@ class SimpleCandidates:
         """
         self.setting = setting
         self.learners = [name for name in chosen if name not in LEARNERS_OF_NETWORKS]
-        self.networks = len(self.learners) < len(chosen)
+        self.has_networks = len(self.learners) < len(chosen)
+        """Whether the job also has learners that train networks."""
         self.seconds_of_fits: float | None = None
         """How long it took to fit all candidates on the features before; None for the first."""
         self.standings: dict[str, Standing] = {}
         self.candidates: dict[str, SimpleCandidate] = {}
         self.tried: dict[str, Tried] = {}
+        """Candidates and what their folds showed, by label, as `standings`."""
         self.maps: dict[str, FeatureMap] = {}
         self.problems: dict[str, Problem] = {}
+        """How examples become features, and all examples as these features, by their name."""
         self.source_models: dict[str, SourceModels] = {}
         """Models of the sources, by features."""
         self.seed = mix(setting.config.seed, "simple") % 2**32
         self.lines: list[str] = []
         """What was used, and what was not, in words."""
         self.limit = budget.allowed(setting.config, setting.device)
+        """Seconds of the budget; None if there is no limit."""
         self.spent_path = setting.folder.trials_path / "simple" / "spent.json"
         self.spent = Spent.read(self.spent_path)
         self.untried = 0
@@ -160,28 +164,33 @@ class SimpleCandidates:
 
     @property
     def seconds(self) -> float:
-        """The time of all features and candidates so far, by the processes that computed them."""
+        """The time that all features and candidates so far took, in this process or an earlier
+        one.
+        """
         of_candidates = sum(tried.seconds for tried in self.tried.values())
         return of_candidates + sum(self.spent.features.values())
 
     def run(self) -> None:
-        """Compute the features and try all candidates on them, cheap features first. There is
-        always a candidate without auxiliary data, whatever the job names.
+        """Compute the features and try all candidates on them, cheap features first.
+
+        There is always a candidate without auxiliary data. If the job has no simple learners, or no
+        time for its features, it is one for comparison only.
         """
         kind = self.setting.data.kind
         choice = features.choose_features(kind, self.setting.config.portfolio.features or ())
         if self.learners:
             for line in choice.lines:
                 self.say(line)
-        # Cheap features are for comparison, in case that the others would take too long.
+        # Cheap features that the job does not have come last. They are for networks to be compared
+        # with, and needed only if nothing could be tried on the job's own features.
         names = list(dict.fromkeys([*choice.names, *features.cheap(kind)]))
         for name in names:
-            named = name in choice.names
-            if not named and (self.tried or not self.networks):
+            of_job = name in choice.names
+            if not of_job and (self.tried or not self.has_networks):
                 break
             if self.is_skipped([name]):
                 continue
-            for_comparison = not (named and self.learners)
+            for_comparison = not (of_job and self.learners)
             problem = self.prepare(name, for_comparison=for_comparison)
             if problem is not None:
                 self.problems[name] = problem
@@ -191,8 +200,10 @@ class SimpleCandidates:
                 self.seconds_of_fits = time.perf_counter() - began
 
     def is_skipped(self, names: Sequence[str]) -> bool:
-        """Whether the time is used up before these features or candidates, or was for an earlier
-        process; a line says so. Something is always tried.
+        """Whether these features or candidates are skipped, because the time is used up now, or was
+        when an earlier process came to the first of them.
+
+        The decision is kept, and a line says so. Nothing is skipped before something was tried.
         """
         if names[0] not in self.spent.skipped:
             if self.limit is None or not self.tried or self.seconds <= self.limit:
@@ -204,9 +215,9 @@ class SimpleCandidates:
         return True
 
     def skip(self, names: Sequence[str], line: str) -> None:
-        """Keep the decision to skip features or candidates."""
+        """Keep the decision to skip features or candidates, for which `line` is the reason."""
         self.spent.skipped |= dict.fromkeys(names, line)
-        if self.tried:  # else a job that is refused now would leave something
+        if self.tried:  # else a job that is refused now would leave a file in its folder
             self.keep_spent()
 
     def keep_spent(self) -> None:
@@ -222,8 +233,8 @@ class SimpleCandidates:
     # ------------------------------------------------------------------------------------- features
 
     def prepare(self, name: str, *, for_comparison: bool) -> Problem | None:
-        """Compute one kind of features of all examples, `for_comparison` of the primary ones; None
-        if that would take too long.
+        """Compute one kind of features of all examples, and return the problem on them; None if
+        that would take too long. A problem `for_comparison` has the primary examples alone.
         """
         data = self.setting.data
         feature_map = features.build(name, data.kind)
@@ -247,19 +258,22 @@ class SimpleCandidates:
         return problem_of(data, rows, matrix, aligned=True)
 
     def fits(self, feature_map: FeatureMap, rows: Any, cache: Path, device: str) -> bool:
-        """Whether there is time to compute these features; a line says so if it takes long, or too
-        long.
+        """Whether there is time to compute these features of `rows`, the inputs of all examples.
+
+        If it takes long, a line says how long. If it takes too long, the features are skipped.
         """
         seconds = seconds_for(feature_map, rows, cache, device)
         limit = self.limit
-        if limit is not None and seconds > min(SHARE_FOR_FEATURES * limit, limit - self.seconds):
-            line = words.features_skipped(feature_map.name, seconds, limit)
-            self.skip([feature_map.name], line)
-            self.say(line)
-            return False
+        if limit is not None:
+            most = min(SHARE_FOR_FEATURES * limit, limit - self.seconds)
+            if seconds > most:
+                line = words.features_skipped(feature_map.name, seconds, limit)
+                self.skip([feature_map.name], line)
+                self.say(line)
+                return False
         if seconds > WORTH_SAYING:
             left = None
-            if self.seconds_of_fits is not None and not self.networks:
+            if self.seconds_of_fits is not None and not self.has_networks:
                 left = seconds + (1 + FINISH) * self.seconds_of_fits
             self.say(words.features_take(feature_map.name, seconds, left))
         return True
@@ -267,7 +281,11 @@ class SimpleCandidates:
     # ----------------------------------------------------------------------------------- candidates
 
     def evaluate(self, name: str, problem: Problem, *, for_comparison: bool) -> None:
-        """Try every learner with every use on these features, as long as the budget allows."""
+        """Try every learner with every use on these features, as long as the budget allows.
+
+        Each result is written when it is there; results of an earlier process are only read. A
+        problem `for_comparison` has a single candidate, the linear learner without auxiliary data.
+        """
         setting = self.setting
         for use in setting.config.portfolio.uses or ():
             self.say_skipped(use, problem)
@@ -281,6 +299,7 @@ class SimpleCandidates:
         waiting = [candidate for candidate in candidates if candidate not in finished]
         setting.progress.phase(f"learners on {name}", len(candidates), len(finished))
         self.source_models[name] = SourceModels(problem.sources, self.seed)
+        # A generator: it tries the next waiting candidate when it is asked for it.
         running = evaluate(problem, setting.folds.fold_of, waiting, self.seed)
         for number, candidate in enumerate(candidates):
             path = self.file(candidate.label)
@@ -288,7 +307,7 @@ class SimpleCandidates:
                 tried = Tried(**load_checkpoint(path))
             elif self.is_skipped([later.label for later in candidates[number:]]):
                 self.untried += sum(bool(later.sources) for later in candidates[number:])
-                break
+                break  # this candidate and all later ones are skipped
             else:
                 tried = self.result(next(running))
                 self.keep_spent()
@@ -299,7 +318,7 @@ class SimpleCandidates:
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
 
     def say_skipped(self, use: str, problem: Problem) -> None:
-        """Say which sources a use that was named cannot take."""
+        """Say which sources a use that the job names cannot take, each line once."""
         for source in problem.sources.values():
             objection = find_use(use).objection(problem, [source])
             if objection is not None:
@@ -308,7 +327,7 @@ class SimpleCandidates:
                     self.say(line)
 
     def result(self, evaluation: Evaluation) -> Tried:
-        """Return what the folds showed, for the held-out labels alone."""
+        """Return what the folds showed, with the outputs for held-out examples, fold by fold."""
         outputs = torch.from_numpy(evaluation.outputs[self.setting.folds.validated]).float()
         setting = dict(evaluation.setting)
         return Tried(outputs, setting, evaluation.temperature, evaluation.seconds)

@@ -67,6 +67,13 @@ def rank(standing: Standing) -> tuple[bool, tuple[float, float]]:
     return (True, standing.curve.value)
 
 
+def ranking_score(standing: Standing) -> float:
+    """Return the smoothed score that ranks a candidate which did not diverge."""
+    assert standing.curve is not None
+    score, _ = standing.curve.value
+    return score
+
+
 def usable(standings: Iterable[Standing]) -> list[Standing]:
     """Return the candidates that did not diverge."""
     return [standing for standing in standings if standing.curve is not None]

@@ -292,12 +292,12 @@ def probabilities(
     them by other names. With other classes it is the prediction of a model of the source, as in
     confident learning (Northcutt et al., 2021).
     """
-    part = generator.permutation(len(source.labels)) % PARTS
+    part_of = generator.permutation(len(source.labels)) % PARTS  # 0 to PARTS - 1, for each example
     likely = np.zeros((len(source.labels), len(source.classes)))
     by_chance = np.zeros_like(likely)
-    for number in range(PARTS):
-        judged = np.flatnonzero(part == number)
-        others = np.flatnonzero(part != number)
+    for part in range(PARTS):
+        judged = np.flatnonzero(part_of == part)
+        others = np.flatnonzero(part_of != part)
         if not len(judged) or not len(others):
             continue
         training = source.rows(others)

@@ -136,6 +136,9 @@ class _Trial:
     """A trial from the step that its checkpoint has."""
 
     def __init__(self, job: TrialJob, pooled: Prepared, device: torch.device) -> None:
+        """Build the model and its phases, and read the checkpoint, if there is one. `pooled` are
+        the data of all folds. The number of torch's threads is set for the whole process.
+        """
         self.job = job
         self.device = device
         folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
@@ -147,8 +150,10 @@ class _Trial:
         self.model = new_model(self.config, self.data, device)
         torch.set_num_threads(self.config.training.threads or 1)
         self.outputs: list[Tensor] = []
+        """Of each look so far, as in a `TrialResult`."""
         self.lines: list[dict[str, Any]] = []
         self.saved = time.monotonic()
+        """When the last checkpoint was written."""
         phases = []
         start = 0
         for name, steps in phase_lengths(self.config).items():
@@ -168,6 +173,7 @@ class _Trial:
         data = self.data
         looks: set[int] = set()
         if self.job.fold is not None:
+            # Counted within the phase. It never comes to the looks of other phases.
             looks = {step - start for step in look_steps(config)}
         return Phase(
             name,
@@ -177,14 +183,16 @@ class _Trial:
             self.device,
             chosen_metric(config, data, None),
             captured=captures(config, data, self.device),
-            judges=data.primary.examples,
+            judges=data.primary.examples,  # the held-out examples must not help to train
             looks=looks,
             measure=self.look,
             window=config.portfolio.averaging * sum(phase_lengths(config).values()),
         )
 
     def run(self, progress: Progress) -> None:
-        """Train to the last step; a trial on all labels writes its weights."""
+        """Train to the last step. A trial on all labels then writes its weights, and counts as
+        diverged if they are not finite.
+        """
         for phase in self.phases.run(self.record, self.checkpoint, progress, self.job.until):
             name = phase.name
         if self.job.fold is None:
@@ -195,7 +203,11 @@ class _Trial:
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
 
     def look(self) -> dict[str, float]:
-        """Predict the held-out examples; the model has its averaged weights here."""
+        """Predict the held-out examples, keep the outputs, and return their figures.
+
+        The phase calls this at each look, when the model has its averaged weights. The weights are
+        written if an ensemble may need them.
+        """
         examples = self.data.validation
         assert examples.targets is not None
         if self.job.keeps:
@@ -206,7 +218,7 @@ class _Trial:
         return figures(self.data.primary, self.outputs[-1], examples.targets.cpu())
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """Keep a logged step of a trial on all labels."""
+        """Keep the values of a logged step, if this is a trial on all labels."""
         if self.job.fold is None:
             self.lines.append({"phase": self.phases.current.name, **values})
 

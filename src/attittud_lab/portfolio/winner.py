@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attittud_lab.portfolio.intervals import Intervals
-from attittud_lab.portfolio.standing import Standing, rank, scores_of, usable
+from attittud_lab.portfolio.standing import Standing, rank, ranking_score, scores_of, usable
 
 TIE = 0.5
 """A lead of fewer standard errors than this says nothing; chosen on development pairs."""
@@ -20,7 +20,7 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
     best = max(usable(standings), key=rank)
     ties = []
     for standing in usable(standings):
-        lead = rank(best)[1][0] - rank(standing)[1][0]
+        lead = ranking_score(best) - ranking_score(standing)
         error = intervals.error(scores_of(best), scores_of(standing))
         if standing is best or lead <= TIE * error:  # never true where one of the two is NaN
             ties.append(standing)

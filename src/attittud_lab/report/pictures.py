@@ -15,6 +15,8 @@ ROW, REMARK = 40, 14
 """Pixels of height for a candidate: its name, below it a remark (if there is one), and below that
 its interval.
 """
+INTERVAL = 12
+"""Pixels between an interval and the lower edge of its candidate."""
 BASELINE, DASHES = "6 4", ("", "2 3", "9 3 2 3")
 """Dashes of the baseline's curve and of the others; strategies that share a colour differ in the
 dash.
@@ -51,7 +53,7 @@ def leaderboard(
     below.
 
     An item has its `low` and `high` end and its `dots` in per cent of the width, and its `top` and
-    its `line` in pixels from the top. The axis also covers the rows of `like`, so that several
+    the `line` of its interval in pixels from the top. The axis also covers the rows of `like`, so that several
     pictures have the same axis. With a `sign`, scores are differences to a baseline at zero; a row
     may have a dot for each of its `values` instead of an interval.
     """
@@ -87,7 +89,7 @@ def leaderboard(
                 "color": row.get("color"),
                 "chosen": row.get("chosen"),
                 "top": top,
-                "line": height - 12,
+                "line": height - INTERVAL,
                 "low": axis.at(low),
                 "high": axis.at(high),
                 "dots": list(map(axis.at, row.get("values") or [score])),

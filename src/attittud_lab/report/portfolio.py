@@ -137,12 +137,12 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
             "figure": f"{difference(worth['difference'])} points",
             "remark": f"{helped}: 95 % interval {ends(worth, '+')}; {pair}",
         }
-    alone = next((row for row in board["candidates"] if row["without_us"]), None)
-    if alone is not None:
+    instead = next((row for row in board["candidates"] if row["without_us"]), None)
+    if instead is not None:
         yield {
             "name": "Without us",
-            "figure": percent(alone["score"]),
-            "remark": f"{INSTEAD}: {alone['label']}",
+            "figure": percent(instead["score"]),
+            "remark": f"{INSTEAD}: {instead['label']}",
         }
     guess = board["guess"]
     yield {
