@@ -259,7 +259,8 @@ def orthonormalise_(
     float64.
 
     If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts.
-    `most`: how many rows may keep a direction; later rows become zero.
+    `most`: how many rows may keep a direction; later rows become zero. Returns the factor, and
+    whether all numbers were finite; if not, the rows are useless.
     """
     # First pass: rows = factor @ (nearly orthonormal rows).
     products = sum_columns(gram(rows))
@@ -269,7 +270,8 @@ def orthonormalise_(
     sizes = products.diagonal().sqrt()
     # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on
     # earlier rows has an inexact direction. So a later row that depends on these rows completely
-    # keeps a remainder larger than its own rounding.
+    # keeps a remainder larger than its own rounding. An orthonormal row whose error may be larger
+    # than the row itself is dropped.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
     is_significant = ~(noise > 1)  # NaN counts as significant: `finite` tells of it
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):

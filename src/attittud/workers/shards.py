@@ -127,6 +127,7 @@ class Shards(Group):
         workers; None for a parameter that it does not reach.
 
         They come from `.grad` after a backward pass of all workers. The old `.grad` is restored.
+        `into` is not used.
         """
         self._check_reduction()
         every = [*(parameter for _, parameter in self.named), *self._inputs(losses)]
@@ -168,8 +169,8 @@ class Shards(Group):
         reset: bool = False,
         tasks: Collection[str] | None = None,
     ) -> tuple[set[str], set[str]]:
-        """Return the arguments: FSDP2 itself requires that the losses of all workers reach the same
-        parameters.
+        """Return the two sets as they are: FSDP2 itself requires that the losses of all workers
+        reach the same parameters. With `reset`, refuse workers whose guides differ.
         """
         if reset:
             self._check_same(self.all_reduce_(self._guide_prints(named), "a comparison of guides"))

@@ -34,7 +34,7 @@ class Network(nn.Module):
         head_init: Literal["default", "kaiming", "zero"] = "default",
         size: int | None = None,
     ) -> None:
-        """Build the heads, whose numbers of outputs are given by name.
+        """Build the heads, whose numbers of outputs are given by name (None: it predicts words).
 
         `normalise` has the mean and the standard deviation of pixels in [0, 1]; None for other data
         than images. Images are scaled to `size` pixels, if it is given.

@@ -40,7 +40,8 @@ def load_body(network: nn.Module, path: str) -> None:
     """Start from the weights of an earlier run: the body, and heads of auxiliary sources that it
     had under the same name.
 
-    The primary head stays as it is, and so does a head of another shape.
+    The primary head stays as it is, and so does a head of another shape. A body with other tensors
+    or shapes is refused.
     """
     stored = load_weights(local(path))
     initial = network.state_dict()

@@ -256,9 +256,10 @@ def trained_once(
     *,
     fresh: bool,
 ) -> RunResult:
-    """Return the result of the finished run in a folder, or else of `train`.
+    """Return the result of the finished run in a folder; if there is none, call `train` and write
+    its result.
 
-    No other process works in the folder meanwhile.
+    No other process works in the folder meanwhile. `fresh` removes an earlier run first.
     """
     make_folder(path)
     with only_one_process(path):

@@ -163,7 +163,7 @@ class Mixed(Strategy):
         if not self.needs_auxiliary:
             for part in parts:
                 (part.primary().mean() / len(parts)).backward()
-            return dict
+            return dict  # no figures
         share = 1 / len(parts)
         shared, rows = task_gradients(self.model, (self._losses(part, share) for part in parts))
         if not shared:

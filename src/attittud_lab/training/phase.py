@@ -350,7 +350,7 @@ class Phase:
         """Whether no earlier evaluation was as good; if so, its score becomes the best one.
 
         Of two models with the same metric, the lower loss is better. A metric that is not defined
-        is worse than any other.
+        is worse than any other, and a model whose loss is not finite is never the best.
         """
         loss = figures["loss"]
         goodness = -loss
