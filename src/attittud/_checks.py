@@ -139,8 +139,8 @@ def check_state(
     for name, kinds in FIELDS.items():
         value = state.get(name)
         fits = name in state and isinstance(value, kinds) and not isinstance(value, bool)
-        too_large = isinstance(value, int) and not 0 <= value < 2**63  # or negative
-        if not fits or too_large:
+        out_of_range = isinstance(value, int) and not 0 <= value < 2**63
+        if not fits or out_of_range:
             raise ValueError(
                 f"{name!r} in the Guide's state cannot be {value!r:.60}; load another copy, or leave the state out and "
                 "let the next step compute the basis again"
@@ -154,6 +154,7 @@ def check_state(
     shapes = {name: tuple(shape) for name, shape in state["shared"].items()}
     # Parameters that auxiliary losses reach must be there too; the state has no shapes for them.
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
+        # `here`: the shape of the parameter in this model, for the comparison and the error.
         here: object = "no such parameter"
         if name in named:
             here = tuple(named[name].shape)

@@ -88,20 +88,22 @@ THREAD_SETTINGS: tuple[Callable[[], Any], ...] = (
 def restore_thread(before: Sequence[Any]) -> None:
     """Restore the values that `THREAD_SETTINGS` returned earlier (`before`, in their order).
 
-    Python does not run the end of a `with` block if Ctrl-C comes exactly there.
+    This is for Ctrl-C: Python does not run the end of a `with` block if it comes exactly there.
     """
-    # `modes`: how many torch-function modes were active. `autocast`: first whether it is on, for
-    # each device of `_KINDS`, and then its type for each.
+    # `modes`: how many torch-function modes were active. The rest is about autocast: for each device
+    # of `_KINDS` whether it is on, and then for each its type.
     grad, multithreading, modes, cache, *autocast = before
+    autocast_enabled = autocast[: len(_KINDS)]
+    autocast_types = autocast[len(_KINDS) :]
     torch.set_grad_enabled(grad)
     torch._C._set_multithreading_enabled(multithreading)
     while torch._C._len_torch_function_stack() > modes:
         torch._C._pop_torch_function_stack()
     torch.set_autocast_cache_enabled(cache)
-    for kind, enabled, dtype in zip(_KINDS, autocast[:2], autocast[2:], strict=True):
+    for kind, enabled, dtype in zip(_KINDS, autocast_enabled, autocast_types, strict=True):
         torch.set_autocast_enabled(kind, enabled)
         torch.set_autocast_dtype(kind, dtype)
-    if not any(autocast[:2]):
+    if not any(autocast_enabled):
         # No region of autocast is open. Until the depth is 0, torch would keep the converted
         # parameters of this one.
         while _autocast_nesting() > 0:

@@ -119,8 +119,10 @@ class LabelChannel:
             codes = column[rows].long()
             generator = torch.Generator().manual_seed(seed)
             orders = [torch.randperm(len(codes), generator=generator) for _ in range(permutations)]
+            # The classes of the examples first, then their permutations.
             assignments = [codes, *(codes[order] for order in orders)]
             sums = _sums_by_class(log_probs, rows, assignments, classes)
+            # Ĉ, λ and C for each source, as in the formulas of the class.
             counts = torch.bincount(codes, minlength=classes)
             estimate = (sums[0] + prior) / (counts + 1)[:, None]
             openness = _openness(sums / max(1, len(rows)))
@@ -157,7 +159,7 @@ class LabelChannel:
         evidence = torch.logsumexp(log_probs[:, None] + columns, dim=-1)
         # Through a closed channel p − q would be rounding noise; a constant has no gradient.
         evidence = torch.where(is_open, evidence, log_shares[..., None])
-        losses = torch.where(observed[..., None], -evidence, 0.0).mean(dim=2)
+        losses = torch.where(observed[..., None], -evidence, 0.0).mean(dim=2)  # m x S
         per_example = losses.sum(dim=1) / observed.sum(dim=1).clamp(min=1)
         if reduction == "none":
             return per_example
@@ -303,7 +305,7 @@ def _openness(joint: Tensor) -> Tensor:
     smallest = torch.finfo(joint.dtype).tiny
     # xlogy is 0 where J is 0.
     terms = torch.xlogy(joint, joint) - torch.xlogy(joint, independent.clamp(min=smallest))
-    information = terms.sum(dim=(-2, -1))
+    information = terms.sum(dim=(-2, -1))  # I, and then one number for each permutation
     by_chance = information[1:].mean(dim=0)
     informative = information[0] - by_chance > _NO_INFORMATION
     ratio = by_chance / torch.where(informative, information[0], 1.0)

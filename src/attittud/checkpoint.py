@@ -120,6 +120,7 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
         _check_checksums(guide, folder, content)
         if content["rows"] is not None:
             basis = _allocate(guide, folder / BASIS, content["rows"])
+    # Under FSDP2 workers read shards together. They begin when no worker has found an error so far.
     with together(guide):
         if basis:
             _fill(guide, folder / BASIS, basis)

@@ -606,6 +606,6 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
             f"rank={rank} asks for more directions than the model has parameters ({size:,}). Choose about as many as a refresh "
             "has primary examples: a basis that is built from examples never has more directions than that"
         )
-    if rank != asked and asked != DEFAULT_RANK:
+    if rank != asked and asked != DEFAULT_RANK:  # (the default need not be a user's choice)
         logger.warning("basis=%r has rank %d; rank=%d is not used", basis.name, rank, asked)
     return rank

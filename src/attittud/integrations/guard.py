@@ -215,8 +215,8 @@ class GuardMixin(AttittudMixin):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
     ) -> Any:
-        """Put the start weights where the prepared model needs them: on its device, and as shards
-        under FSDP2.
+        """Prepare as `super` does, and put the start weights where the prepared model needs them: on
+        its device, and as shards under FSDP2.
         """
         prepared = super()._prepare_for_training(
             max_steps, train_dataloader, resume_from_checkpoint

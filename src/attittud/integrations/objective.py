@@ -298,6 +298,7 @@ class Cut:
         shares = torch.zeros((), dtype=loss.dtype, device=loss.device)
         for (value, _), gradient in zip(self._cuts, gradients, strict=True):
             if gradient is not None:
+                # Rows i, i + m, ... belong to example i.
                 examples = value.shape[0] // rows_per_example
                 products = (gradient * value).reshape(rows_per_example, examples, -1)
                 shares = shares + examples * products.sum(dim=(0, 2)).to(loss.dtype)

@@ -57,7 +57,7 @@ def chunk_size(x: Tensor) -> int:
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the
+    """Return ⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the
     span.
     """
     if x.is_cuda and y.stride(0) == 1 and (fast := _fast(x[None], y)):

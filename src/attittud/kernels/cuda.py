@@ -113,7 +113,7 @@ def _gram(
 
 @_on_its_device
 def gram(rows: Tensor) -> Tensor:
-    """rows @ rowsᵀ, products and sums in float64."""
+    """Return rows (k x D) @ rowsᵀ, products and sums in float64."""
     k, size = rows.shape
     stride = rows.stride(0)
     groups = triton.cdiv(k, _GROUP)
@@ -394,7 +394,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 @_on_its_device
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩, products and sums in float64."""
+    """Return ⟨x, y⟩, products and sums in float64."""
     programs = min(8 * processors(x.device), triton.cdiv(x.shape[0], 4 * THREADS))
     parts = torch.empty(programs, dtype=torch.float64, device=x.device)
     _dot[(programs,)](x, y, parts, x.shape[0], BLOCK=4 * THREADS)

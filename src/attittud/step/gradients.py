@@ -362,7 +362,7 @@ class Gradients:
         return p, dot(self.primary, self.primary)
 
     def _measure_judges(self) -> Judges:
-        """V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
+        """Reduce the judges' gradient to V g_judge, ‖g_judge‖² and ⟨g_judge, g_prim⟩."""
         assert self.judges is not None and self.primary is not None and self.primary_whole
         if self.judges.is_cuda:
             # More numbers than are needed, but in a single kernel.

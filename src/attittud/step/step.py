@@ -252,7 +252,8 @@ class Step:
             for name, task in self.gradients.tasks.items():
                 if isinstance(task.eta, Weights):
                     tasks[name] = replace(tasks[name], earned=auto.report(name, task.eta))
-        # The schedule counts this step's refresh only after the report.
+        # A copy, because later refreshes change the counter. The schedule counts this step's refresh
+        # only after the report.
         skipped = schedule.skipped.clone()
         if self.refreshing:
             skipped = schedule.skipped + ~basis.finite
