@@ -129,6 +129,15 @@ def test_corrected_theorem_1_holds_where_the_part_outside_the_span_is_dropped_as
     assert abs(along) <= 1e-9 * weight  # and no more than is needed
 
 
+def test_a_hundredth_of_the_primary_gradient_outside_of_the_span_is_no_rounding():
+    p = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    outside = 0.01 * p.norm()
+    task = TaskNumbers(Eta(1, 1, 0), 1.0, p, torch.tensor(4.0), p @ p)
+    numbers = Numbers(p, p @ p + outside**2, {"auxiliary": task})
+    made = combine(numbers, 1.0, include_mean=True, dtype=torch.float32)
+    torch.testing.assert_close(made.residual, outside[None])
+
+
 def test_theorem_1_as_printed_is_false():
     """A purely neutral step, g_prim in the span, takes the primary loss from 0.5 to 1.0."""
     model = nn.Module()

@@ -27,6 +27,18 @@ def test_without_the_basis_the_next_step_refreshes():
     assert not torch.equal(other.state_dict()["basis"], guide.state_dict()["basis"])
 
 
+def test_a_loaded_guide_has_the_state_that_it_was_given():
+    p = problem("mlp")
+    guide, other = Guide(p.model, **OPTIONS), Guide(p.model, **OPTIONS)
+    for _ in range(7):
+        guide.backward(p.losses, p.loss())
+    saved = guide.state_dict()
+    other.load_state_dict(saved)
+    state = other.state_dict()
+    assert torch.equal(state.pop("basis"), saved.pop("basis"))
+    assert state == saved
+
+
 def test_a_state_does_not_depend_on_the_memory_format():
     """A state is loaded before or after a conversion to channels_last, or saved after it."""
     p, q = problem("cnn_group_norm", torch.float64), problem("cnn_group_norm", torch.float64)

@@ -6,7 +6,7 @@ from torch import nn
 
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
-from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
+from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian, orthonormalise_
 from attittud.workers.one import Workers
 from tests.helpers.oracle import distance, gram_schmidt, jacobian
 from tests.helpers.zoo import problem
@@ -85,3 +85,12 @@ def test_sketch_is_gram_schmidt_in_row_order(rank, dtype):
     assert distance(guide.state_dict()["basis"], want) < (1e-12 if dtype == torch.float64 else 1e-5)
     if rank > 1:  # the same span in another order would be another basis
         assert distance(gram_schmidt(sketch.flip(0)).flip(0), want) > 1e-2
+
+
+@pytest.mark.parametrize("most", [3, torch.tensor(3), 9])
+def test_only_as_many_rows_keep_a_direction_as_there_are_examples(most):
+    rows = gaussian(0, 0, rows=5, columns=8)
+    want = gram_schmidt(rows[: int(most)])
+    orthonormalise_(rows, most=most)
+    assert distance(rows[: len(want)], want) < 1e-12
+    assert not rows[len(want) :].any()
