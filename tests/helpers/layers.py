@@ -211,7 +211,13 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: torch.randn(M, 2, 3, 4, 5),
     ),
     "embedding": (lambda: nn.Embedding(9, 3), tokens),
-    "embedding_padding": (lambda: nn.Embedding(9, 3, padding_idx=-2), tokens),
+    "embedding_padding": (
+        # A module would make the negative number positive.
+        lambda: Function(
+            lambda self, x: F.embedding(x, self.table, padding_idx=-2), table=weight(9, 3)
+        ),
+        tokens,
+    ),
     "layer_norm": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6, eps=0.5), nn.Tanh()),
         sequences,
