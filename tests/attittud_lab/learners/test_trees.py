@@ -33,8 +33,8 @@ def test_extra_trees_predict_as_scikit_learn_does(leaf):
     np.testing.assert_allclose(np.exp(fitted.scores(new)), expected, atol=2 * LOWEST)
 
 
-def test_boosting_predicts_as_scikit_learn_does():
-    classes = 3
+@pytest.mark.parametrize("classes", [2, 3])
+def test_boosting_predicts_as_scikit_learn_does(classes):
     features, labels, weights, new = example(classes)
     settings = [{"rounds": 7}, {"rounds": 20}]
     rows = TrainingRows(features, np.eye(classes)[labels], False, weights)
