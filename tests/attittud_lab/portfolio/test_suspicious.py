@@ -13,6 +13,7 @@ from attittud_lab.portfolio import suspicious
 from attittud_lab.portfolio.run import run
 from attittud_lab.portfolio.suspicious import (
     FILE,
+    PARTS,
     RATE,
     Suspect,
     examine,
@@ -59,6 +60,21 @@ def test_planted_labels_are_found(same_classes, shift):
     assert chances == sorted(chances)
     assert all(suspect.proposed != suspect.label for suspect in suspects.listed)
     assert planted[suspects.rows].mean() > 0.7
+
+
+@pytest.mark.parametrize("same_classes", [True, False])
+def test_a_label_is_judged_by_models_that_saw_no_label_of_its_part(same_classes):
+    problem, _, _ = example(same_classes=same_classes)
+    source = problem.sources["web"]
+    part = np.random.default_rng(0).permutation(len(source.labels)) % PARTS
+    judged, others = np.flatnonzero(part == 0), np.flatnonzero(part != 0)
+    labels = source.labels.copy()
+    labels[judged[::2]] = (labels[judged[::2]] + 1) % CLASSES
+    changed = replace(source, labels=labels)
+    before, _ = probabilities(problem, source, np.random.default_rng(0), 0)
+    after, _ = probabilities(problem, changed, np.random.default_rng(0), 0)
+    np.testing.assert_array_equal(after[judged[1::2]], before[judged[1::2]])
+    assert not np.allclose(after[others], before[others])
 
 
 @pytest.mark.parametrize(("same_classes", "wrong"), [(True, 0.3), (False, 0.1)])
