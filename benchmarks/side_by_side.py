@@ -82,7 +82,7 @@ def block(method: Method, device: torch.device) -> float:
         for number in range(CYCLE):
             method.step(number == 0 and method.has_refresh)
 
-    method.step(False)
+    method.step(False)  # not timed
     return seconds(cycle, device) / CYCLE
 
 

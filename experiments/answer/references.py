@@ -73,7 +73,7 @@ def applies(method: str, kind: str, *, shares_classes: bool) -> bool:
 def reference(
     method: str, problem: Problem, seed: int, cache: Path, autogluon: str | None
 ) -> dict[str, Any]:
-    """Test accuracy, accuracy on folds, and what was chosen."""
+    """A reference's accuracy on test and on folds, what the folds chose, and its seconds."""
     started = time.perf_counter()
     if method.startswith("autogluon"):
         result = run_autogluon(problem, method.endswith("pooled"), autogluon)
@@ -98,7 +98,7 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
     _, counts = np.unique(primary, return_counts=True)
     folds = StratifiedKFold(max(2, min(FOLDS, int(counts.min()))), shuffle=True, random_state=seed)
     splits = [*folds.split(primary, primary)]
-    end = len(primary) + len(tested)
+    end = len(primary) + len(tested)  # where auxiliary rows begin
     best: dict[str, Any] = {"fold_accuracy": -1.0}
     for name, features in matrices(method, problem.kind, parts, tables, cache):
         labelled = features[: len(primary)]

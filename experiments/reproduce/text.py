@@ -72,7 +72,7 @@ def _text(folder: Path, task: str) -> list[str]:
 
 
 def write_texts(folder: Path) -> Path:
-    """Reviews whose label a word gives away, in the splits that the two data sets have."""
+    """Write reviews whose label a word gives away, in the two data sets' splits and folders."""
     import pyarrow as pa
 
     target = folder / "miniature-text"
@@ -96,7 +96,7 @@ def write_texts(folder: Path) -> Path:
 
 
 def write_encoder(folder: Path) -> Path:
-    """A BERT of a thousand weights that knows the words of these reviews."""
+    """Write a BERT of a thousand weights that knows the words of these reviews."""
     import torch
 
     try:

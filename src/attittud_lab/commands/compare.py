@@ -197,7 +197,7 @@ def _settings(
 
 def _smaller(config: Config) -> tuple[Config, str]:
     """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on
-    what it leaves out.
+    what it leaves out. Seeds and strategies that the user has set stay.
     """
     from attittud_lab.compare.candidates import candidates
 

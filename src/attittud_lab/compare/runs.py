@@ -58,7 +58,9 @@ class Runs:
         self.seconds: list[float] = []
         """Seconds of each run, including evaluations and set-up if it was trained now."""
         self._data: dict[str, Prepared] = {}
+        """Data in memory, by split."""
         self._threads: int | None = None
+        """The threads of all runs, once they are known."""
 
     def prepared(self, seed: int) -> Prepared:
         """Return the data of a seed; they stay in memory for other seeds with the same split."""

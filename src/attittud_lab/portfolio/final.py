@@ -51,21 +51,22 @@ class Members:
     def add_networks(self, networks: Networks, picks: Mapping[Path, float]) -> None:
         """Copy networks of a learner into the folder, as members.
 
-        `picks` has the files of their weights, and how many picks each of them stands for.
+        `picks` has the files of their weights, and how many picks each of them stands for. A member
+        says which network it is, unless that is the network of `model:`, which model.json has.
         """
-        described: dict[str, Any] = {}
-        if networks.learner != NETWORK:  # the network of `model:` is described in model.json
+        description: dict[str, Any] = {}
+        if networks.learner != NETWORK:
             model = networks.config.model
-            described["model"] = to_dict(model)
+            description["model"] = to_dict(model)
             name = f"{DESCRIPTION}-{safe_name(networks.learner)}"
             folder = keep_description(model, self.folder, name)
             if folder is not None:
-                described["network"] = folder
+                description["network"] = folder
         for path, count in picks.items():
             tensors = load_weights(path)
             predicting = {key: tensor for key, tensor in tensors.items() if predicts(key)}
             name = self._save(predicting)
-            member = {"kind": "network", "weights": name, "share": count, **described}
+            member = {"kind": "network", "weights": name, "share": count, **description}
             self.files.append(Member(**member))  # type: ignore[typeddict-item]  # built in two parts
 
     def add_refitted(

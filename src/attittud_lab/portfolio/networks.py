@@ -68,7 +68,7 @@ class Setting:
     config: Config
     data: Prepared
     """On the device that trains."""
-    handed: Prepared
+    portable: Prepared
     """The same data in main memory and without names, for trials in other processes."""
     device: torch.device
     folder: RunFolder
@@ -80,7 +80,7 @@ class Setting:
     def reading(self, config: Config, data: Prepared) -> Setting:
         """Return the setting of another job, with the `data` that were read for it."""
         moved = on_device(data, self.device)
-        return replace(self, config=config, data=moved, handed=without_names(data))
+        return replace(self, config=config, data=moved, portable=without_names(data))
 
 
 def without_names(data: Prepared) -> Prepared:
@@ -237,7 +237,7 @@ class Networks:
     def call(self, job: TrialJob) -> Job:
         """Describe a trial to the place that runs it: what it calls, with which data."""
         setting = self.setting
-        data = setting.handed
+        data = setting.portable
         if isinstance(setting.place, InThisProcess):
             data = setting.data
         part = "all labels"

@@ -92,8 +92,8 @@ def make_setting(
     metric = chosen_metric(config, moved, None)
     held_out = HeldOut(moved.primary, targets.cpu()[rows], folds.fold_of[rows], metric)
     held_out.check()
-    handed = without_names(data)
-    return Setting(config, moved, handed, device, folder, folds, held_out, progress, place)
+    portable = without_names(data)
+    return Setting(config, moved, portable, device, folder, folds, held_out, progress, place)
 
 
 class Portfolio:

@@ -145,6 +145,7 @@ class _Axis:
     """Maps values to positions between 0 and 100; with a `sign` they are differences."""
 
     def __init__(self, values: Iterable[float | None], sign: str = "") -> None:
+        """Cover all finite values; if they are equal, also five points on both sides."""
         self.sign = sign
         self.unit = " %"
         if sign:

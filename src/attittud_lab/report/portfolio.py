@@ -107,7 +107,7 @@ def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[s
 
 def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the chance that the auxiliary data help as the page shows it, or None if there is no
-    estimate. `side`, which decides the colour: above or below an even chance, or around it.
+    estimate. Its `side` decides the colour: above or below an even chance, or around it.
     """
     if estimate is None:
         return None
@@ -241,7 +241,9 @@ def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for each candidate, and one for a mean of several."""
+    """Return the table of all candidates, from the best to the worst. If the model is a mean of
+    several, it has the first row.
+    """
     metric = board["metric"]
     final = board["final"]
     columns = [
