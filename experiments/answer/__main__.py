@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from . import build, pairs, record, run, table
+from . import build, candidates, pairs, record, run, table
 
 
 def main() -> None:
@@ -25,7 +25,8 @@ def main() -> None:
     elif options.command == "pack":
         print(f"{record.pack(options.out, options.record)} results")
     elif options.command == "page":
-        table.PAGE.write_text(table.page(), encoding="utf-8")
+        for part in (table, candidates):
+            part.PAGE.write_text(part.page(), encoding="utf-8")
     else:
         print(table.tables(options.out))
 
@@ -51,7 +52,7 @@ def argument_parser() -> argparse.ArgumentParser:
     runner.add_argument("--frozen", action="store_true", help="the one run of held-out pairs")
     shown = commands.add_parser("table", help="all statistics of the results, as Markdown")
     shown.add_argument("--out", type=Path, required=True, help="the folder given to run, or RECORD")
-    commands.add_parser("page", help="write the tables of the committed results into their page")
+    commands.add_parser("page", help="write the tables of the committed results into their pages")
     packer = commands.add_parser("pack", help="one file of all results, to be committed")
     packer.add_argument("--out", type=Path, required=True, help="the folder given to run")
     packer.add_argument("record", type=Path, metavar="RECORD", help="the file")

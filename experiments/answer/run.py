@@ -45,6 +45,17 @@ GUIDED = ("drop_harmful", "orthogonal", "auto")
 """The strategies of ATTITTUD that may be candidates."""
 WEIGHTS = (0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0)
 """Weights of the auxiliary losses among which the tuned multitask run is chosen."""
+ROWS_OF_KIND: dict[str, dict[str, dict[str, Any]]] = {
+    "table": {
+        "only_linear": {"learners": ["linear"]},
+        "without_kernel": {"learners": ["linear", "boosting"]},
+        "without_boosting": {"learners": ["linear", "kernel"]},
+        "with_extra_trees": {"learners": [*SIMPLE["table"], "extra trees"]},
+    },
+    "text": {"only_minilm": {"features": ["minilm"]}},
+    "image": {"only_efficientnet": {"features": ["efficientnet"]}},
+}
+"""Rows for one kind of data alone."""
 
 
 def portfolio_rows(kind: str, *, shares: bool) -> dict[str, dict[str, Any]]:
@@ -69,10 +80,13 @@ def portfolio_rows(kind: str, *, shares: bool) -> dict[str, dict[str, Any]]:
         "with_attittud": {"learners": with_networks, "candidates": plain + guided},
         "without_translated": {"uses": ["alone", "stacked"]},
         "without_stacked": {"uses": ["alone", "translated"]},
+        "with_translated": {"uses": ["alone", "stacked", "translated"]},
+        "with_pooled": {"uses": ["alone", "stacked", "pooled"]},
+        **ROWS_OF_KIND[kind],
     }
 
 
-PORTFOLIOS = tuple(portfolio_rows("text", shares=True))
+PORTFOLIOS = (*portfolio_rows("text", shares=True), "only_efficientnet", *ROWS_OF_KIND["table"])
 SINGLE_RUNS = ("primary_only", "channel", "own_head", "auto", "multitask")
 METHODS = (*PORTFOLIOS, *REFERENCES, *SINGLE_RUNS)
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "transformers")
@@ -184,7 +198,9 @@ class Task:
         shares = bool(self.same_classes)
         if method in REFERENCES:
             return references.applies(method, self.pair.kind, shares_classes=shares)
-        return method not in SINGLE_RUNS or shares
+        if method in PORTFOLIOS and method != "with_pooled":
+            return method in portfolio_rows(self.pair.kind, shares=shares)
+        return shares
 
     def one(self, method: str) -> dict[str, Any]:
         """The result of a method, with everything that one needs to repeat it. A failure is a
