@@ -88,8 +88,10 @@ def test_few_labels_get_fewer_folds():
     assert found == ["c2"]
     with pytest.raises(InputError, match="no class has two examples"):
         make_folds(prepared([0, 1, 2]), PortfolioConfig(), 0)
-    with pytest.raises(InputError, match="in two groups"):
-        make_folds(prepared([0, 0, 1, 1], list("aabb")), PortfolioConfig(), 0)
+    for one_split_above in (10_000, 3):
+        config = PortfolioConfig(one_split_above=one_split_above)
+        with pytest.raises(InputError, match="in two groups"):
+            make_folds(prepared([0, 0, 1, 1], list("aabb")), config, 0)
 
 
 @given(st.integers(0, 99))
