@@ -74,10 +74,11 @@ def test_the_primary_pass_is_left_out_if_the_step_does_not_need_it():
 
 
 def test_micro_batches_may_leave_the_primary_losses_out_too():
-    """Whoever leaves one out gets the update of the losses that are there."""
+    """Whoever leaves one out gets the update and the report of the losses that are there."""
     p, q = Problem(), Problem()
     guides = [Guide(problem.model, **ORTHOGONAL) for problem in (p, q)]
     for step, given in enumerate([(0, 1), (), (0,), (1,)]):
+        captured = []
         for problem, guide in zip((p, q), guides, strict=True):
             problem.model.zero_grad()
             for call in (0, 1):
@@ -86,8 +87,10 @@ def test_micro_batches_may_leave_the_primary_losses_out_too():
                     losses = None if problem is p else 0 * losses
                 guide.primary(losses)
             guide.auxiliary(problem.new(step))
-            guide.combine()
+            captured.append(guide.combine().captured_primary)
         assert torch.equal(p.update(), q.update())
+        if given:
+            torch.testing.assert_close(*captured)
 
 
 @pytest.mark.parametrize(

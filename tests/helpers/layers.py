@@ -218,6 +218,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         tokens,
     ),
+    "embedding_computed": (
+        lambda: Function(
+            lambda self, x: F.embedding(x, torch.tanh(self.table)), table=weight(9, 3)
+        ),
+        tokens,
+    ),
     "layer_norm": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6, eps=0.5), nn.Tanh()),
         sequences,

@@ -8,7 +8,7 @@ from tests.helpers.comparing import compare
 from tests.helpers.layers import Layer, M, conv, layer
 
 
-@pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
+@pytest.mark.parametrize("name", ["embedding", "embedding_padding", "embedding_computed"])
 def test_embeddings_with_many_rows_have_right_gradients(name, monkeypatch):
     """Gradients of large tables are not formed as products of matrices."""
     monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
