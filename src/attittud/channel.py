@@ -293,6 +293,7 @@ def _openness(joint: Tensor) -> Tensor:
     """Compute λ = max(0, 1 − Ī / I) for S sources, from joint distributions J.
 
         I = Σ_ca J[c, a] log(J[c, a] / (J[c] J[a]))        the mutual information
+        Ī = the mean of I over permuted labels
 
     Args:
         joint: (1 + permutations) x S x classes x labels. The first entry is the joint distribution

@@ -419,7 +419,8 @@ class Writing:
         """The number of elements of these gradients."""
         self._arrived: set[int] = set()
         """The numbers of the parameters whose gradients are written."""
-        self.closed = False  # whether later gradients pass
+        self.closed = False
+        """Whether the hooks leave later gradients to autograd."""
 
     def hook(self, at: int) -> _Take:
         """Make a hook that takes the gradient of parameter number `at` and returns zeros without
@@ -429,7 +430,7 @@ class Writing:
         return _Take(self, at, self._zeros[parameter.dtype].expand_as(parameter))
 
     def close(self) -> None:
-        """Let later gradients pass, and remove the hooks."""
+        """Leave later gradients to autograd, and remove the hooks."""
         self.closed = True
         remove_hooks(self.layout.parameters)
 

@@ -1,8 +1,7 @@
 """Products with long rows, by Triton kernels where possible, else in chunks of columns, so that no
 copy of length D is made.
 
-Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings have no
-effect here.
+`dot` and `gram` multiply and sum in float64 for every storage type.
 """
 
 from __future__ import annotations
@@ -125,7 +124,9 @@ def lift_(
 
 
 def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
-    """Add rowsᵀ weights to x (D) in place; `weights` has a number for each of the rows (k x D)."""
+    """Add rowsᵀ weights to x (D) in place, in the type of x; `weights` has a number for each of the
+    rows (k x D).
+    """
     weights = weights.to(x.dtype)
     if rows.dtype == x.dtype:
         x.addmv_(rows.T, weights)

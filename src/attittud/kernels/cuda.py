@@ -3,8 +3,8 @@ and sums over single layers.
 
 Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch
 for all other cases, and the tests compare both. Sums use no atomics, so a result is the same in
-every run. They are float64 over V, and float32 for the single layers that engines need. The numbers
-below were the fastest that we tried on an H200.
+every run. Inner products over V are float64, and sums over single layers, which engines need, are
+float32. The numbers below were the fastest that we tried on an H200.
 """
 
 from __future__ import annotations

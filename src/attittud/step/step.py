@@ -378,6 +378,8 @@ class Step:
         saved.clear()
         early: dict[str, LossGradients] = {}
         if self.replayed:
+            # `fix` may run forward passes of the judges or of `basis_losses`, which may overwrite what
+            # the passes of the tasks have saved.
             early = _gradients_ahead(self, tasks, shares[1:], graphs)
         self.fix()
         with _explain_freed_graph(self, {PRIMARY: losses} | losses_of_tasks, graphs):
@@ -423,6 +425,8 @@ class Step:
         self._expect(graphs.values())
         early: dict[str, LossGradients] = {}
         if self.replayed:
+            # `fix` may run forward passes of the judges or of `basis_losses`, which may overwrite what
+            # the passes of the tasks have saved.
             early = _gradients_ahead(self, tasks, shares, graphs)
         gradients = self.gradients
         # In a refresh, the basis waits for a primary call, and for the names of the parameters that

@@ -97,8 +97,8 @@ def propose(
     """Return commented YAML that is ready to train.
 
     Without a kind, the primary source decides; a file with neither images nor texts is a table. The
-    columns apply to the primary source, and to the other sources that have them. In a table, the
-    input column is the only feature.
+    columns apply to the primary source, and to the other sources that have them. With the kind
+    "table", the input column is the only feature.
     """
     table = None
     if kind == "table":
@@ -110,7 +110,7 @@ def propose(
     source = PrimaryConfig(path=primary, **columns)
     try:
         first = look(source, table)
-    except InputColumnError:  # there are neither images nor texts
+    except InputColumnError:  # no column is named, and none looks like images or texts
         if kind is not None:
             raise
         kind = "table"

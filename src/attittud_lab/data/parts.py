@@ -102,7 +102,10 @@ def _warn_of_blank(of_texts: Digests, where: str) -> None:
 
 
 def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
-    """Warn about pooled examples that may be held out while copies of them are trained on."""
+    """Warn about pooled examples that may be held out while copies of them are trained on.
+
+    `pooled`: the digests of the training and of the validation examples, in this order.
+    """
     all_digests = np.concatenate(pooled).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together, so a group counts once; without groups each example is one.

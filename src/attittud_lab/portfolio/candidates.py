@@ -56,10 +56,11 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
 def default_strategies(data: Prepared) -> list[CandidateConfig]:
     """Return the strategies that are tried besides primary_only where a job names none.
 
-    A source that predicts the primary classes is tried with both output layers, and several
-    sources are also tried each alone.
+    A source that predicts the primary classes is tried with the primary output layer and with one
+    of its own. Several sources are also tried each alone.
     """
     shares = any(can_share(task, data.primary) for task in data.auxiliary.values())
+    # With "shared", sources of other classes still get a layer of their own (see `data_for`).
     head: Literal["shared", "data"] = "shared" if shares else "data"
     entries = [CandidateConfig(name="multitask", head=head)]
     if shares:

@@ -196,13 +196,13 @@ def decision(
         f"out-of-fold {metric} ({interval(gain)}). {trained} The points are the best candidate with "
         f"auxiliary data ({gain['best']}) minus the best without ({gain['reference']})."
     )
-    if "skipped" in gain:
-        skipped = counted(gain["skipped"], "candidate")
-        sentence += f" {skipped} with auxiliary data did not fit into portfolio.budget."
     if gain["of"] > 1:
         sentence += (
             " They may be a little too good, because the same held-out labels chose that candidate."
         )
+    if "skipped" in gain:
+        skipped = counted(gain["skipped"], "candidate")
+        sentence += f" {skipped} with auxiliary data did not fit into portfolio.budget."
     return sentence
 
 
