@@ -19,7 +19,8 @@ def test_texts_in_a_batch_have_similar_lengths():
         assert sorted(flat[500 * epoch : 500 * (epoch + 1)]) == list(range(500))
     assert flat[:500] != flat[500:1000]
     sizes = torch.stack([lengths[rows].float() for rows in walk])
-    assert sizes.std(1).median() < lengths.float().std() / 5
+    # All but the few batches that have rows of two epochs.
+    assert sizes.std(1).quantile(0.9) < lengths.float().std() / 5
     # Long and short batches take turns, and the first rows of a batch are not its shortest.
     means = sizes.mean(1)
     assert abs(float(torch.corrcoef(torch.stack([means[:-1], means[1:]]))[0, 1])) < 0.35

@@ -20,17 +20,24 @@ SCORES = st.lists(
 )
 
 
-@given(SCORES, st.integers(0, 12))
-def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(looks, second):
-    """The first look with a new head says nothing about the last one with the old."""
-    curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second)
+@given(SCORES, st.integers(0, 12), st.sampled_from([0, 20, 400]))
+def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(looks, second, count):
+    """The first look with a new head says nothing about the last one with the old. With `count`
+    examples, the latest look within a standard error of the best one is taken.
+    """
+    curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second, count)
     values = []
     for i in range(len(looks)):
         near = [
             look for j, look in enumerate(looks) if abs(i - j) < 2 and (i < second) == (j < second)
         ]
         values.append((fmean(s for s, _ in near), -fmean(x for _, x in near)))
-    assert curve.best == values.index(max(values)) and curve.value == max(values)
+    best = values.index(max(values))
+    score = values[best][0]
+    if count:
+        error = math.sqrt(score * (1 - score) / count)
+        best = max(i for i, value in enumerate(values) if value[0] >= score - error)
+    assert curve.best == best and curve.value == values[best]
 
 
 def slow_loss(likely: np.ndarray, targets: np.ndarray) -> float:

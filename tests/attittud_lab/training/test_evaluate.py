@@ -63,6 +63,13 @@ def test_calibration_on_few_examples_makes_no_prediction_certain():
     assert 0.33 <= float(likely.min()) <= 1 - 0.5 * 12**-1.5
 
 
+def test_calibration_treats_yes_and_no_alike():
+    targets = torch.tensor([[1, 0], [1, 1], [0, 1], [1, 1], [1, 0]])
+    scores = torch.tensor([[3.0, -1], [2, 2], [1, 4], [-1, 2], [2, -3]])
+    yes, no = fitted_temperature(scores, targets), fitted_temperature(-scores, 1 - targets)
+    assert yes == pytest.approx(no)
+
+
 def test_the_calibration_temperature_has_limits():
     """Scores that say nothing, or the opposite, or are all equal."""
     targets = torch.arange(300) % 3
