@@ -117,8 +117,9 @@ def _by_head(x: Tensor, count: int, size: int) -> Tensor:
 def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
     """Return what is added to the scores, and whether torch's fused function adds a causal mask.
 
-    The first is (1 or m heads) x T x S, or m heads x 1 x S, or None. It joins the attention mask and
-    the mask of padded keys, with -inf where a query must not see a key.
+    The first joins the attention mask and the mask of padded keys, with -inf where a query must not
+    see a key: (m · heads) x T x S, with 1 in place of m · heads without padding if all share a mask,
+    and 1 in place of T if only keys are padded. It is None if nothing is added.
     """
     query = arguments["query"]
     mask = arguments["attn_mask"]
@@ -126,6 +127,8 @@ def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
     is_causal = arguments["is_causal"]
     heads = arguments["num_heads"]
     if is_causal and padding is None and not arguments["need_weights"]:
+        # As in torch: `is_causal` promises that the attention mask is the causal one, which the
+        # fused function makes by itself.
         return None, True
     if mask is not None:
         mask = _added(mask, "attn_mask", query.dtype)

@@ -1,7 +1,7 @@
 """`hf:FOLDER`: a frozen text or image encoder of transformers, from a folder or the cache of the
 hub.
 
-A text becomes the mean of the last hidden states over its tokens, divided by its length, as
+A text becomes the mean of the last hidden states over its tokens, scaled to norm 1, as
 sentence encoders are trained. An image becomes the pooled output. Only safetensors weights are
 read, and no code that comes with an encoder is run.
 """
@@ -150,7 +150,7 @@ class EncoderFeatures(FrozenFeatures):
     @torch.inference_mode()
     def _batch(self, network: Any, tokens: Sequence[list[int]]) -> Tensor:
         """Return n x width for the token numbers of n texts: the mean of the last hidden states over
-        the tokens of a text, divided by its length.
+        the tokens of each text, scaled to norm 1.
         """
         longest = max(1, *map(len, tokens))
         inputs = torch.full((len(tokens), longest), self._tokenizer.pad_token_id or 0)

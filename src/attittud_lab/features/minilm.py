@@ -11,7 +11,7 @@ from attittud_lab.models.minilm import PACKAGE, package_folder
 
 
 class MiniLMFeatures(EncoderFeatures):
-    """The mean of the last hidden states of all-MiniLM-L6-v2, divided by its length."""
+    """The mean of the last hidden states of all-MiniLM-L6-v2, scaled to norm 1."""
 
     name = "minilm"
     reads = "text"

@@ -41,7 +41,7 @@ from attittud_lab.portfolio.standing import (
 )
 
 NAME = "leaderboard.json"
-VERSION = 4
+VERSION = 5
 INTERCEPT, SLOPE = -0.18, 0.40
 """The chance is a logistic function of the evidence; both numbers come from development pairs."""
 _LEAST_VARIANCE = 1e-4

@@ -190,8 +190,8 @@ class _Trial:
         )
 
     def run(self, progress: Progress) -> None:
-        """Train to the last step. A trial on all labels then writes its weights, and counts as
-        diverged if they are not finite.
+        """Train to the step `until` of the job. A trial on all labels then writes its weights, or
+        counts as diverged if they are not finite.
         """
         for phase in self.phases.run(self.record, self.checkpoint, progress, self.job.until):
             name = phase.name

@@ -263,8 +263,9 @@ def translation(
     """Say what a label of a source means, such as "what a model of web calls cat is 61 % dog to you
     (52 to 70 %), and 93 % cat in web".
 
-    `own` is the share of the label itself among the source's own examples, if it is known: the
-    figure of labels that are right and mean the same to both.
+    `own` is how often the model is right where it says this label in the source itself, or None if
+    that is not known. If the labels are right and mean the same to both, the first share is about as
+    large.
     """
     ends = f"{100 * meaning['low']:.0f} to {100 * meaning['high']:.0f} %"
     share = f"{100 * meaning['value']:.0f} %"

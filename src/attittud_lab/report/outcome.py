@@ -25,12 +25,12 @@ from attittud_lab.portfolio.leaderboard import answer
 from attittud_lab.report.cells import capitalised, percent
 from attittud_lab.runs.folder import REMARK
 from attittud_lab.runs.folder import VERSION as RUN
+from attittud_lab.uses.base import SOURCE_LEARNER
 
 DROPPED = (
     "All auxiliary data were dropped: the model to use was trained on the primary examples alone."
 )
 ONE_RUN = "One run does not show whether the auxiliary data helped."
-TRANSLATING = "portfolio.uses=[alone, stacked, translated]"
 _DAMAGED = (
     ArithmeticError,
     AttributeError,
@@ -90,11 +90,10 @@ def outcome(folder: Path, job_arguments: Sequence[object] = ()) -> Outcome:
     steps = _next_steps(folder, record, result, job_arguments)
     if (folder / LEADERBOARD).is_file():
         board = read_format(folder / LEADERBOARD, PORTFOLIO)
-        some_look_wrong = any(source["listed"] for source in board["suspicious"])
-        # `translated` learns from wrong labels, but is no default use. Who named the uses chose.
+        # Who named the uses chose them.
         uses_are_default = record["config"]["portfolio"]["uses"] is None
-        if some_look_wrong and uses_are_default:
-            steps.append(_translating(job_arguments, load(folder / "config.yaml")))
+        if uses_are_default:
+            steps += _other_uses(board, job_arguments, load(folder / "config.yaml"))
         return _of_portfolio(board, steps)
     return _of_run(record, result, steps)
 
@@ -181,15 +180,34 @@ def _next_steps(
     return steps
 
 
-def _translating(job_arguments: Sequence[object], config: Config) -> dict[str, str]:
-    """Return the command that trains the same job with the use *translated*, too: it learns from
-    what wrong labels mean.
+def _other_uses(
+    board: Mapping[str, Any], job_arguments: Sequence[object], config: Config
+) -> list[dict[str, str]]:
+    """Return the command that trains the same job with uses that are no default, if one of them may
+    help.
 
-    It writes below the output folder of this run, whose configuration is `config`, and reads the
-    features that this run has computed. Arguments that name these folders are replaced.
+    *Translated* learns from what wrong labels mean. The default use *stacked* reads linear models of
+    the sources, which say little if the classes need another learner; *pooled* trains that learner
+    on the auxiliary rows.
+
+    The command writes below the output folder of this run, whose configuration is `config`, and reads
+    the features that this run has computed. Arguments that name these folders are replaced.
     """
-    why = "also learns from what labels mean to you, which can help where many are wrong"
-    folders = {"output": Path(config.output) / "translated", "data.cache": config.cache}
+    some_look_wrong = any(source["listed"] for source in board["suspicious"])
+    no_linear_model_fits = any(
+        source["same_classes"] and source["judge"] != SOURCE_LEARNER
+        for source in board["suspicious"]
+    )
+    if no_linear_model_fits:
+        uses = "alone, stacked, pooled, translated"
+        why = "also trains on the auxiliary rows, which can help where no linear model fits your classes"
+    elif some_look_wrong:
+        uses = "alone, stacked, translated"
+        why = "also learns from what labels mean to you, which can help where many are wrong"
+    else:
+        return []
+    folders = {"output": Path(config.output) / "more-uses", "data.cache": config.cache}
     others = [word for word in job_arguments if str(word).partition("=")[0].strip() not in folders]
     named = [f"{key}={folder}" for key, folder in folders.items()]
-    return {"command": command("train", *others, TRANSLATING, *named), "why": why}
+    tried = command("train", *others, f"portfolio.uses=[{uses}]", *named)
+    return [{"command": tried, "why": why}]

@@ -59,14 +59,14 @@ def test_train_predict_and_report(capsys):
 
 def test_labels_that_look_wrong_lead_to_their_translation(capsys, monkeypatch):
     found = {"source": "more", "examined": 300, "labels": 300, "listed": 7, "top": []}
-    found |= {"same_classes": True, "rate": 0.1}
+    found |= {"same_classes": True, "rate": 0.1, "judge": "linear"}
     with monkeypatch.context() as patch:
         patch.setattr("attittud_lab.portfolio.run.suspicious", lambda *_: [found])
         assert call("train", "job.yaml", *SIMPLE, "output=mine", "--quiet") == 0
     advice = [line for line in capsys.readouterr().out.splitlines() if "translated" in line]
     (proposed,) = [line.split("`")[1] for line in advice if line.startswith("next: ")]
     words = shlex.split(proposed)[1:]
-    assert [word for word in words if word.startswith("output=")] == ["output=mine/translated"]
+    assert [word for word in words if word.startswith("output=")] == ["output=mine/more-uses"]
     assert load("job.yaml", words[2:]).cache == Path("mine"), "features are computed once"
     assert call(*words, "--quiet") == 0
     out, _ = capsys.readouterr()

@@ -22,6 +22,7 @@ from attittud_lab.portfolio.suspicious import (
     write_csv,
 )
 from attittud_lab.report import write_report
+from attittud_lab.report.outcome import outcome
 from attittud_lab.uses.problem import Problem, SourceData
 from tests.helpers.portfolios import board
 from tests.helpers.simple_jobs import text_job
@@ -138,6 +139,7 @@ def test_a_slow_learner_judges_fewer_labels(monkeypatch):
 
 
 def test_the_learner_that_is_best_alone_judges(tmp_path):
+    """If it is not the linear one, the command also proposes to pool."""
     features, right = rule(300)
     for name, rows in (("primary", slice(0, 120)), ("auxiliary", slice(120, 300))):
         lines = [
@@ -152,11 +154,17 @@ def test_the_learner_that_is_best_alone_judges(tmp_path):
             "primary": {"path": str(tmp_path / "primary.csv"), "test": 0, "validation": 0},
             "auxiliary": {"web": {"path": str(tmp_path / "auxiliary.csv"), "share_head": True}},
         },
-        "portfolio": {"learners": ["linear", "kernel"], "uses": ["alone"]},
+        "portfolio": {"learners": ["linear", "kernel"]},
     }
     run(loads(json.dumps(job)), run_dir=tmp_path / "run")
     (listed,) = board(tmp_path / "run")["suspicious"]
     assert listed["judge"] == "kernel"
+    proposed = [step["command"] for step in outcome(tmp_path / "run").next]
+    assert any("pooled" in line for line in proposed)
+    job["portfolio"]["learners"] = ["linear"]
+    run(loads(json.dumps(job)), run_dir=tmp_path / "linear")
+    proposed = [step["command"] for step in outcome(tmp_path / "linear").next]
+    assert not any("pooled" in line for line in proposed)
 
 
 def test_several_labels_of_which_one_is_missing_or_always_the_same():
