@@ -224,7 +224,7 @@ class _Predictor:
         if threshold is not None:
             self._threshold = threshold
         self._digests_of_run = digests_of_run
-        """Of the run's training and validation examples; None: inputs among them are not counted."""
+        """Digests of the run's training and validation examples; None: inputs among them are not counted."""
         self._skip_broken = skip_broken
         self._inputs = 0
         self._labelled = 0

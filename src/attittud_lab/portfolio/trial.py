@@ -150,7 +150,7 @@ class _Trial:
         self.model = new_model(self.config, self.data, device)
         torch.set_num_threads(self.config.training.threads or 1)
         self.outputs: list[Tensor] = []
-        """Of each look so far, as in a `TrialResult`."""
+        """The outputs of each look so far, as in a `TrialResult`."""
         self.lines: list[dict[str, Any]] = []
         self.saved = time.monotonic()
         """When the last checkpoint was written."""

@@ -178,7 +178,7 @@ class Fitting:
     settings: Settings
     """Some of the settings that the use has for the learner."""
     seed: int
-    """Of everything random."""
+    """The seed of everything random."""
 
     def fits(self, rows: TrainingRows, settings: Iterable[Setting]) -> Iterator[Fitted]:
         """Yield a model of the learner for each setting."""
