@@ -149,8 +149,8 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
             choice.names.append(stand_in)
             choice.lines.append(f"{stand_in}: for {name}, because {missing} is not installed")
         else:
-            cure = installing(entry.extra)
-            choice.lines.append(f"{name}: skipped, {missing} is not installed; {cure}")
+            advice = installing(entry.extra)
+            choice.lines.append(f"{name}: skipped, {missing} is not installed; {advice}")
     return choice
 
 

@@ -22,7 +22,7 @@ from attittud_lab.portfolio import words
 from attittud_lab.portfolio.intervals import FEWEST_GROUPS
 from attittud_lab.portfolio.simple import SimpleCandidates
 from attittud_lab.portfolio.standing import rank, usable
-from attittud_lab.uses.base import SourceModels, own_meanings
+from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import LabelNumbers, Problem, SourceData
 from attittud_lab.uses.translated import Translation, label_shares
@@ -137,7 +137,7 @@ def translate(
             cells.append(replace(cell, **place_in_table))
         of_channel = _estimate(channel.openness, drawn.openness)
         openness_of_channels.append({"of": questions, **of_channel})
-    meanings_in_source = own_meanings(source.labelled, seed)
+    meanings_in_source = models.own_meanings(source.name)
     return _table(problem, source, openness_of_channels, cells, meanings_in_source)
 
 
@@ -339,7 +339,7 @@ def _table(
 
     `openness` has λ of each channel with its interval. `meanings_in_source` has what each label
     means by the source's own labels: its share among the examples to which a model of the source
-    gives it (see `own_meanings`). With many classes or labels, only the entries with the largest
+    gives it (see `SourceModels.own_meanings`). With many classes or labels, only the entries with the largest
     excess are kept.
     """
     if problem.several:

@@ -24,5 +24,5 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
         error = intervals.error(scores_of(best), scores_of(standing))
         if standing is best or lead <= TIE * error:  # never true where one of the two is NaN
             ties.append(standing)
-    # Of equally simple candidates, the first one.
+    # `min` returns the first of equally simple candidates.
     return min(ties, key=lambda standing: (not standing.alone, not standing.simple))

@@ -34,6 +34,10 @@ HELD_OUT = 5
 _SMALLEST = 1e-12
 
 
+Tried = tuple[list[float], list[Fitted]]
+"""The log-loss of each setting on the part of a source that is held out, and its model."""
+
+
 class SourceModels:
     """One model for each source, fitted to the source alone when it is first asked for.
 
@@ -43,22 +47,42 @@ class SourceModels:
     def __init__(self, sources: Mapping[str, SourceData], seed: int) -> None:
         self._sources = sources
         self._seed = seed
+        self._tried: dict[str, Tried] = {}
         self._models: dict[str, Fitted] = {}
 
     def model(self, name: str) -> Fitted:
         """Return the model of a source."""
         if name not in self._models:
-            self._models[name] = fit_source(self._sources[name].labelled, self._seed)
+            source = self._sources[name].labelled
+            self._models[name] = _best_model(source, self._seed, self._settings_of(name))
         return self._models[name]
+
+    def own_meanings(self, name: str) -> Numbers:
+        """Return how often a model of a source is right about each of the source's own labels."""
+        source = self._sources[name].labelled
+        return _own_meanings(source, self._seed, self._settings_of(name))
+
+    def _settings_of(self, name: str) -> Tried:
+        """Return what was tried for a source, which takes most of the time, once."""
+        if name not in self._tried:
+            self._tried[name] = _tried_settings(self._sources[name].labelled, self._seed)
+        return self._tried[name]
 
 
 def fit_source(source: SourceData, seed: int) -> Fitted:
     """Fit a model to a source; a part of the source that is held out chooses the setting, and then
-    trains too. A source that is too small to be divided gets the middle setting.
+    trains too.
+    """
+    return _best_model(source, seed, _tried_settings(source, seed))
+
+
+def _best_model(source: SourceData, seed: int, tried: Tried) -> Fitted:
+    """Fit the best setting to the whole source; a source that is too small to be divided gets the
+    middle setting.
     """
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
-    losses, _ = _tried_settings(source, seed)
+    losses, _ = tried
     best = len(settings) // 2
     if losses:
         best = int(np.argmin(losses))
@@ -73,7 +97,7 @@ def held_out_loss(source: SourceData, seed: int) -> float:
     return min(losses, default=0.0)
 
 
-def own_meanings(source: SourceData, seed: int) -> Numbers:
+def _own_meanings(source: SourceData, seed: int, tried: Tried) -> Numbers:
     """Return how often a model of a source is right about each of the source's own labels.
 
     For label a this is Σ_{i: a_i = a} p(a|x_i) / Σ_i p(a|x_i): the share of examples with the label
@@ -81,7 +105,7 @@ def own_meanings(source: SourceData, seed: int) -> Numbers:
     out; NaN for a label without examples there. A channel with right labels has meanings of this
     size. They are far below 1 where the model does not fit the source.
     """
-    losses, models = _tried_settings(source, seed)
+    losses, models = tried
     if not losses:
         return np.full(len(source.classes), np.nan)
     held_out = _parts(source, seed)[1]
@@ -97,7 +121,7 @@ def own_meanings(source: SourceData, seed: int) -> Numbers:
     return np.where(has_label.any(axis=0), shares, np.nan)
 
 
-def _tried_settings(source: SourceData, seed: int) -> tuple[list[float], list[Fitted]]:
+def _tried_settings(source: SourceData, seed: int) -> Tried:
     """Fit a model with each setting to one part of a source; return the log-losses on the part that
     is held out, and the models. Both lists are empty if the source is too small to be divided.
     """

@@ -5,9 +5,9 @@ from scipy import sparse
 
 from attittud_lab.uses.base import (
     FurtherColumns,
+    SourceModels,
     fit_source,
     held_out_loss,
-    own_meanings,
     with_columns,
 )
 from attittud_lab.uses.problem import SourceData
@@ -45,12 +45,16 @@ def test_settings_are_chosen_on_examples_that_their_models_have_not_seen():
     assert held_out_loss(chance, 0) > np.log(2) - 0.05
 
 
+def own_meanings(data):
+    return SourceModels({"source": data}, 0).own_meanings("source")
+
+
 def test_own_meanings_say_how_well_a_model_of_a_source_knows_its_labels():
     """Right labels that a model fits mean themselves; coin tosses mean their share."""
-    assert (own_meanings(source(600), 0) > 0.75).all()
-    np.testing.assert_allclose(own_meanings(source(3000, noise=1.0), 0), 1 / 3, atol=0.1)
-    assert np.isnan(own_meanings(source(1), 0)).all()
+    assert (own_meanings(source(600)) > 0.75).all()
+    np.testing.assert_allclose(own_meanings(source(3000, noise=1.0)), 1 / 3, atol=0.1)
+    assert np.isnan(own_meanings(source(1))).all()
     several = SourceData(
         "web", source(600).features, np.eye(3, dtype=int)[source(600).labels], list("abc")
     )
-    assert (own_meanings(several, 0) > 0.6).all()
+    assert (own_meanings(several) > 0.6).all()
